@@ -1,8 +1,8 @@
-"""The experiments: one file for each result, its design as data, its checks and its rivals.
+"""The experiments: one file for each result, with its design as data, its checks and its rivals.
 
-A file ``<stem>.py`` here has the ``RIVALS`` of a result and what it asks of softmax bandits (``checks``),
-and where that is not the same, of policies over tokens (``on_networks``); one of ``language_models`` asks
-those. The file of its name in ``figures`` has its ``FIGURES``, drawn from the points of ``curves``.
+A file ``<stem>.py`` has the ``RIVALS`` of a result and its checks on softmax bandits (``checks``), and if
+they differ, on policies over tokens (``on_networks``). Files in ``language_models`` have checks on language
+models. The file with the same name in ``figures`` has the ``FIGURES``, drawn from the points of ``curves``.
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ def claim(stem: str, suite: Suite) -> Claim:
     module = experiment(stem, suite)
     checks, rivals = module.checks, getattr(module, "RIVALS", ())
     if suite.on in NETWORKS:
-        # What a claim does not ask otherwise of networks is the same for them.
+        # Networks get the same checks unless a claim gives others.
         checks = getattr(module, "on_networks", checks)
         rivals = getattr(module, "RIVALS_ON_NETWORKS", rivals)
     built = list(checks(suite))
     if suite.model is not None:
-        # Which wrong formulas are far from the truth is for the model to say.
+        # The model determines which wrong formulas are far from the truth.
         asked = (check.statement.rivals for check in built)
         rivals = tuple(dict.fromkeys(chain.from_iterable(asked)))
     if suite.on == "bandit" and suite.size == "smoke":
-        # Where no rival binds, a smoke run is content with intervals half again as wide.
+        # If no rival limits the interval, a smoke run allows intervals 1.5 times as wide.
         built = [check.coarser(1.5) for check in built]
-    # Nothing can enumerate language models.
+    # Language models cannot be enumerated.
     simulated = rivals if suite.on == "language-model" else ()
     family = len(RESULTS) if suite.model is None else 1
     return Claim(stem, rivals, tuple(built), simulated, family)
 
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
-    """The points that the result's figures draw, on the suite's problems."""
+    """The points of the result's figures, on the suite's problems."""
     if suite.on == "language-model":
         draw = experiment(stem, suite).curves
     else:
@@ -95,7 +95,7 @@ def figures_of(stem: str) -> tuple[Figure, ...]:
 
 
 def __getattr__(name: str) -> Any:
-    # Problems load NumPy and SciPy, which a usage message should not wait for.
+    # Problems load NumPy and SciPy, and a usage message should not wait for them.
     if name == "Suite":
         return import_module(".problems", __name__).Suite
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,10 +42,10 @@ ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
 APART = ("cpu", "reference", "exact", "cuda")
-"""Engines that run in several processes side by side."""
+"""Engines that run in several processes at the same time."""
 
-# Everything heavy is imported inside the commands: a usage message need not wait for it, and an
-# interruption meets the handler in main.
+# Slow imports are inside the commands, so that a usage message does not wait for them and main handles an
+# interruption.
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 DURATIONS = {"smoke": "a minute", "quick": "2 to 3 minutes", "full": "23 minutes"}
-"""The time that verify takes for all claims on bandits, on two cores."""
+"""The time of verify for all claims on bandits, on two cores."""
 
 
 def _add_suite(command: Any) -> None:
@@ -175,20 +175,20 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _unusual(options: argparse.Namespace) -> dict[str, str]:
-    """The options of a configuration, the size apart, that are not as usual."""
+    """The options of a configuration, except the size, that differ from the default."""
     usual = {"on": "bandit", "model": None, "engine": "cpu", "device": "cpu", "seed": 0}
     given = {name: getattr(options, name) for name in usual}
     return {name: str(value) for name, value in given.items() if value != usual[name]}
 
 
 def _configuration(options: argparse.Namespace) -> str:
-    """The configuration that results in one folder share."""
+    """The configuration that all results in one folder have."""
     others = _unusual(options).items()
     return " ".join([options.size, *(f"seed {v}" if name == "seed" else v for name, v in others)])
 
 
 def _earlier(folder: Path, configuration: str) -> Results | None:
-    """The results of another run in that folder, or None; no other configuration's."""
+    """The results of an earlier run in that folder, or None; another configuration is an error."""
     from .evidence.results import VERDICTS_FILE, load_run
 
     if not (folder / VERDICTS_FILE).exists():
@@ -196,7 +196,7 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
     try:
         results = load_run(folder)
     except InputError:
-        # Those of an older version have no reader left.
+        # Results of an older version cannot be read.
         return None
     if (held := results.run.configuration) != configuration:
         raise InputError(
@@ -274,7 +274,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     store = Store(folder / "blocks")
     with nullcontext() if options.dask is None else dask_cluster(options.dask) as cluster:
         how = _options(options, cluster)
-        # Networks load torch, which one process does for all claims.
+        # Networks need torch, so one process loads it for all claims.
         together = options.on != "bandit" or options.engine not in APART or cluster is not None
         if together or processes_of(stems, how) == 1:
             settled = settle(stems, suite, how, store.folder, cluster)
@@ -314,7 +314,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 
 def _with_earlier_points(points: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The points of figures, and those of other figures that the folder holds."""
+    """The points of figures, and the points of other figures in the folder."""
     from .evidence.curves import tidy
     from .evidence.results import CURVES_FILE, load_curves
 
@@ -340,7 +340,7 @@ def _write(store: Store, folder: Path, whole: Results, points: pd.DataFrame, ane
 
 
 def _known(options: argparse.Namespace) -> list[str]:
-    """The results that hold for the kind of problem."""
+    """The results that apply to the kind of problem."""
     if options.model is not None:
         return list(ON_A_MODEL)
     by_kind = {"language-model": ON_LANGUAGE_MODELS, "bandit": STEMS}
@@ -348,7 +348,7 @@ def _known(options: argparse.Namespace) -> list[str]:
 
 
 def _stems(words: Sequence[str]) -> list[str]:
-    """The stems of claims that are named by stem or label; a label's words may stand apart."""
+    """The stems of claims that are given by stem or label; a label may be several words."""
     stems, rest = [], list(words)
     while rest:
         kind, number = rest[0], rest[1] if len(rest) > 1 else ""
@@ -359,8 +359,8 @@ def _stems(words: Sequence[str]) -> list[str]:
 
 
 def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
-    """Refuse results that there are none of, or none on the kind of problem; and what language models
-    cannot do, or a machine without their libraries.
+    """Raise an error for unknown results, for results that do not apply to the kind of problem or to language
+    models, and if libraries are missing.
     """
     known, models = _known(options), options.on == "language-model"
     if options.model is not None and not models:
@@ -382,7 +382,7 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
 
 
 def _require_device(options: argparse.Namespace) -> None:
-    """Refuse a device that nothing would run on, or that is not there."""
+    """Raise an error for a device that no engine would use, or that does not exist."""
     if options.device == "cpu":
         return
     if options.engine != "autograd":
@@ -433,7 +433,7 @@ def _check(options: argparse.Namespace) -> int:
 def _on_claims(
     run: Callable[[argparse.Namespace, Sequence[str]], int], options: argparse.Namespace
 ) -> int:
-    """Run a command on the claims that are named, or on all."""
+    """Run a command on the named claims, or on all."""
     named = _stems(options.claims)
     _require_stems(options, named)
     _require_device(options)
@@ -454,7 +454,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
     signal.signal(signal.SIGTERM, _stop)
-    # Torch's large arrays in huge pages: a backward pass makes and drops a gradient as large as the model.
+    # Torch's large arrays use huge pages, because a backward pass makes and drops a gradient as large as the
+    # model.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     return guarded("simulations", command)
 

@@ -1,14 +1,14 @@
-"""Beyond the paper: groups whose size depends on the rewards just seen. What any such scheme climbs is
-exact, leave-one-out over what was drawn is biased, and the mean over paths is unbiased.
+"""Beyond the paper: groups with a size that depends on their rewards. The objective of any such scheme is
+known exactly, leave-one-out over the drawn outputs is biased, and the mean over paths is unbiased.
 
-Checked on problems of several prompts with rewards 0 and 1, under plans of two and three stages: the
-mean along a direction and the MSE of the sequential estimator and of those that people apply to what was
-drawn; the outputs drawn; a scheme that throws away the pilots it does not go on with; one that trains on
-a balanced sub-sample; sizes fixed beforehand, prompts weighted alike or by their outputs; and the least
-cost of sizes by known pass rates.
+The checks use problems of several prompts with rewards 0 and 1, and plans of two and three stages. They cover
+the mean along a direction and the MSE of the sequential estimator and of other estimators in use; the number
+of drawn outputs; a scheme that discards pilots; a scheme that trains on a balanced sub-sample; sizes fixed
+beforehand, with prompts weighted equally or by their outputs; and the least cost of sizes by known pass
+rates.
 
-Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval
-misses. Rare and frequent success side by side tell the weights apart.
+The claim is falsified if an enumerated mean differs by more than rounding, or if the interval of a simulated
+mean excludes the prediction. Prompts with rare and with frequent success separate the weights.
 
 Cost: some 10⁵ to 10⁶ groups for the nearest rivals, by the reference engine.
 """
@@ -53,20 +53,20 @@ RIVALS = (PLAIN, SEEN, PATHS, ALWAYS, COMMIT, CLAIMED, ALIKE, NO_SPREAD, TIGHTER
 
 TWO_STAGES = "3+2 if mixed"
 PLANS = (TWO_STAGES, "3+2 if 0.5..1", "2,3,5 until 1 success and 1 failure")
-"""Plans whose largest group is small enough to enumerate in order."""
+"""Plans with a largest group that is small enough to enumerate in order."""
 
 LARGE = 5
-"""A group size that is larger than what pass rates ask for."""
+"""A group size larger than the best one for the pass rates."""
 LARGEST = 6
-"""The largest group whose sizes by prompt are enumerated; the bound knows of it."""
+"""The largest group in the enumeration of sizes by prompt; the bound uses it too."""
 FAR = 2.0
-"""How far over the bound the cost of a group of 5 does not lie."""
+"""The largest allowed ratio of the cost of a group of 5 to the bound."""
 
 COMMITS = "4+1 if 0.25..0.5, drop early"
 """A pilot that is used only if the plan goes on."""
 
 BALANCED = "2,4 until 1 success and 1 failure"
-"""Rounds until a balanced pair can be had."""
+"""A plan with rounds until there is a balanced pair."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
@@ -85,13 +85,13 @@ def wrong_weights(plan: Plan, p: Array) -> dict[str, Array]:
 
 
 def _without_first_draws(plan: Plan, p: Array) -> Array:
-    """w of m = a (1 - a), a the share of paths that begin with a success, by going through all paths."""
+    """w of m = a (1 - a), with the share a of paths that begin with a success, by enumeration."""
     begun: dict[tuple[int, int], list[int]] = {}
     for rewards in product((0, 1), repeat=plan.looks[-1]):
         looks = zip(plan.looks, plan.go_on, strict=False)
         ends = (look for look, chances in looks if not chances[sum(rewards[:look])])
         stop = next(ends, plan.looks[-1])
-        # The outputs after a stop are free: each path is met as often as they can fall out.
+        # Outputs after a stop are free, so each path is counted once per value of these outputs.
         begun.setdefault((stop, sum(rewards[:stop])), []).append(rewards[0])
     total = np.zeros_like(p)
     for (n, k), first in begun.items():
@@ -131,7 +131,7 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
 
 
 def _searched(entry: BanditEntry, other: PlanCell) -> Iterator[Check]:
-    """The plan of least cost among small ones: what it costs, and that another one costs no less."""
+    """The cheapest of small plans: its cost, and a check that another plan is not cheaper."""
     moments, sequential = entry.problem.moments(), SquaredError(of_plan("sequential"))
     plan, cost = best_two_stage(moments, largest_pilot=4, largest_group=other.group_size)
     cell, size = PlanCell.of(entry.problem, plan.text), plan_mse(moments, plan).expected_size
@@ -157,8 +157,8 @@ def _searched(entry: BanditEntry, other: PlanCell) -> Iterator[Check]:
 
 
 def used_in_part(entry: BanditEntry) -> Iterator[Check]:
-    """The mean of a scheme that throws away the pilots it does not go on with; and of a balanced sub-sample
-    over the pool's pass rate, which is said to climb log p.
+    """The mean of a scheme that discards some pilots; and of a balanced sub-sample divided by the pool's pass
+    rate, which is said to climb log p.
     """
     plan, moments = Plan.parse(COMMITS), entry.problem.moments()
     fixed = count_table("std", plan.looks[-1]).weight(moments.value)
@@ -175,7 +175,7 @@ def used_in_part(entry: BanditEntry) -> Iterator[Check]:
 
 
 def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
-    """Sizes by prompt: what they cost, what a mean over all outputs weights, and the bound."""
+    """Sizes by prompt: their cost, the weights of a mean over all outputs, and the bound."""
     problem, moments = entry.problem, entry.problem.moments()
     bound, real = known_rates_bound(moments, LARGEST)
     sizes = np.round(real).astype(int)
@@ -215,7 +215,7 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
 
 
 def _size(prediction: Any) -> float:
-    """The size of an estimate: the root of its largest second moment at a prompt."""
+    """The size of an estimate, as the root of its largest second moment at a prompt."""
     return float(prediction.second_moment.max()) ** 0.5
 
 

@@ -1,13 +1,14 @@
 """Proposition 13: GRPO divided by the group's standard deviation, with a KL penalty, maximises another
-objective. At a fixed group size it is the Bernstein objective E Φ(V(X)), Φ' = w, and not yet the arcsine
-that this tends to; and which divergence is taken off depends on the estimator and on its place.
+objective. At a fixed group size it is the Bernstein objective E Φ(V(X)) with Φ' = w, which tends to the
+arcsine for large groups. The subtracted divergence depends on the estimator and on its place.
 
-Checked as work: along a path of policies the estimator does the work E Φ(end) - E Φ(start). At the
-maximisers of two prompts that pull apart its mean is 0, alone and against a penalty; whole runs end
-there. What the work lacks of the arcsine's falls as 1/G. Each penalty on tokens does the work of its
-own divergence, and where it is the gradient of nothing, it does work around a loop.
+The checks measure work: along a path of policies the estimator does the work E Φ(end) - E Φ(start). At the
+    maximisers of two conflicting prompts its mean is 0, alone and with a penalty, and whole runs end there.
+    The difference from the arcsine's work falls as 1/G. Each penalty on tokens does the work of its own
+    divergence; if it is not a gradient, it does work around a loop.
 
-Falsified by work, a mean or an end of runs that differs from the objective's, or a slope other than -1.
+The claim is falsified if the work, a mean or an end of runs differs from the objective's, or if the slope is
+not -1.
 
 Cost: about two seconds on two cores at smoke, ten at quick.
 """
@@ -56,14 +57,14 @@ RIVALS = (RETURN, ARCSINE, ORDER, DDOF, RATE, *OF_PENALTIES)
 PLACES = {"loss": "in the loss", "reward": "in the reward"}
 
 WHOLE_GRADIENTS = (("k1", "reward"), ("k3", "sequence-ratio"))
-"""Penalties that descend a divergence of outputs, whatever their length."""
+"""Penalties that descend a divergence of outputs of any length."""
 
 LOW, HIGH = -1.0, 1.0
 """The ends of a path, as tilts of a policy."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Work along paths, maximisers, ends of runs, the rate, and penalties."""
+    """The checks of work along paths, maximisers, ends of runs, the rate, and penalties."""
     size = suite.sized(4, 8, 8)
     for entry in suite.unequal_rates:
         # Groups of ten arms are enumerated up to G = 4.
@@ -74,13 +75,13 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def shared(suite: Suite) -> Iterator[Check]:
-    """The checks beside problems of every kind: the rate, and penalties on tokens."""
+    """The checks that do not use the given problems: the rate, and penalties on tokens."""
     yield from chain.from_iterable(map(falls, rates(suite)))
     yield from chain.from_iterable(map(penalties, penalised(suite)))
 
 
 def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The work along a path, beyond grpo's on the same draws: that changes little from draw to draw."""
+    """The work along a path minus grpo's on the same draws, which varies little."""
     problem = entry.problem
     ends = [tilted(problem, tilt).moments().value for tilt in (LOW, HIGH)]
 
@@ -110,9 +111,9 @@ def rates(suite: Suite) -> Iterator[BanditEntry]:
 
 
 def falls(entry: BanditEntry) -> Iterator[Check]:
-    """The gain of the arcsine on a short path, less the work of std: its slope, and its size at G = 32.
+    """The gain of the arcsine on a short path minus the work of std: its slope, and its size at G = 32.
 
-    Drawn as twice grpo less std on the same draws, which near p = 1/2 differ little.
+    It is measured as twice grpo minus std on the same draws, which differ little near p = 1/2.
     """
     ends = [tilted(entry.problem, tilt).moments().value for tilt in (-0.4, 0.4)]
     path, sizes = along(entry.problem, -0.4, 0.4), (8, 32)
@@ -130,7 +131,7 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
         drawn.append(replace(twice, constant=constant))
 
     def slope(size: int) -> float:
-        """The formula's, from a fourth of a size up to it."""
+        """The formula's slope, from a fourth of a size up to the size."""
         far, near = (limit - work(climbed("std", at)) for at in (size // 4, size))
         return log(near / far) / log(4)
 
@@ -152,7 +153,7 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
 
 
 def less(group_size: int, factor: float) -> Estimator:
-    """grpo less a factor times std, as one estimator: its range is far below the sum of theirs."""
+    """grpo minus a factor times std, as one estimator; its range is far below the sum of both ranges."""
     plain, over = (estimator.by_count(group_size) for estimator in (GRPO, STD))
     won, lost = (one - factor * other for one, other in zip(plain, over, strict=True))
     return Estimator("count-table:" + ",".join(map(repr, [*won[1:].tolist(), *lost[:-1].tolist()])))
@@ -174,7 +175,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         ("k3", "sequence-ratio", {}),
     ]
     for kind, place, wrong in works:
-        # Where it is a gradient the ends are enough.
+        # If it is a gradient, the ends are enough.
         ends = path.space.length == 1 or (kind, place) in WHOLE_GRADIENTS
         work = -path.divergence(kind, place) if ends else path.predicted(kind, place)
         yield entry.check(
@@ -183,7 +184,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
             equal(work, wrong, scale=unit),
         )
     if path.space.length == 1:
-        # Its mean is 0, and would be without it.
+        # Its mean is 0, with and without the penalty.
         noise = path.noise("k1", "loss")
         yield entry.check(": noise of k1 in the loss", noise, equal(path.fisher()))
         return
@@ -200,7 +201,7 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """Work on the problems whose rewards are 0 and 1 and differ; the rate, and penalties on tokens."""
+    """The checks of work on problems with unequal 0/1 rewards; the rate, and penalties on tokens."""
     for entry in suite.winnable(4):
         yield from climbs(entry, 4)
     yield from shared(suite)

@@ -1,15 +1,16 @@
-"""Beyond the paper: the leave-one-out baseline of least error. By the number k of successes among the
-other outputs it subtracts b(k); the best b solves a tridiagonal system of moments, and is unbiased as
-long as it is made of other prompts or earlier steps.
+"""Beyond the paper: the leave-one-out baseline with the least error. It subtracts b(k), where k is the number
+of successes among the other outputs. The best b solves a tridiagonal system of moments. It is unbiased if it
+comes from other prompts or earlier steps.
 
-Checked on prompts of unequal pass rates: the error of the best table, of shrinkage at its best amount
-and of Bayes leave-one-out; that the best is below grpo; that a step from the best table, or from the
-best amount within (0, 1), costs the same either way, also where the mean is that of the normalised
-estimator. On whole training runs at an equal budget: the mean gap with the best table, that it is below
-grpo's at grpo's own best group size, and that it grows with a group that is best for grpo.
+The checks use prompts of unequal pass rates. They cover the error of the best table, of shrinkage at its best
+amount and of Bayes leave-one-out; that the best table has a smaller error than grpo; and that a step from the
+best table, or from the best amount within (0, 1), costs the same in both directions, also if the mean is that
+of the normalised estimator. On whole training runs at an equal budget they cover the mean gap with the best
+table, that it is below grpo's at grpo's own best group size, and that it is larger in the group that is best
+for grpo.
 
-Falsified by an error or a gap of another size, or by an order that is not the predicted one. The table
-is that of the optimum, and held still while the runs train.
+The claim is falsified if an error, a gap or an order differs from the prediction. The table is that of the
+optimum, and stays fixed during the runs.
 
 Cost: about ten seconds on two cores at smoke, forty at quick.
 """
@@ -43,7 +44,7 @@ RIVALS = (*OF_ERRORS, SAME_GROUP)
 
 
 def by_rates(m: Moments, group_size: int) -> CountTable:
-    """The best table of prompts with these pass rates, were all norms alike and gradients small."""
+    """The best table for prompts with these pass rates if all norms are equal and gradients are small."""
     one, zero = np.ones(len(m)), np.zeros(len(m))
     variance = m.value * (1 - m.value)
     alike = changed(
@@ -53,7 +54,7 @@ def by_rates(m: Moments, group_size: int) -> CountTable:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Errors on prompts of unequal pass rates, and whole training runs."""
+    """The checks of errors on prompts of unequal pass rates, and of whole training runs."""
     sizes = suite.sized((2, 4), (2, 4, 8), (2, 3, 4, 8, 16), (2, 3, 4, 8, 16, 64, 256))
     for entry in suite.unequal_rates:
         yield _alone(entry)
@@ -68,7 +69,7 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def _alone(entry: BanditEntry) -> Check:
-    """The error of the best table in groups of one: the best constant."""
+    """The error of the best table in groups of one, which is the best constant."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, 1)
     wrong = {
         ORACLE: gradient_mse(moments, "oracle", 1).mse,
@@ -78,7 +79,7 @@ def _alone(entry: BanditEntry) -> Check:
 
 
 def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The error of the best table and of its simpler kin; the gain on grpo."""
+    """The error of the best table and of simpler baselines; the gain compared with grpo."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     errors = {
         name: gradient_mse(moments, name, group_size).mse for name in ("best", "grpo", "oracle")
@@ -100,7 +101,7 @@ def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     names = (shrinkage, "grpo", "std")
     shrunk, grpo, std = (count_table(name, group_size) for name in names)
     yield _least(entry, cell, "best table", table, {NO_GAIN: grpo, RATES: rates})
-    if 0 < amount < 1:  # held to that range, it is not the bottom of its parabola
+    if 0 < amount < 1:  # clipped to that range, it is not the minimum of its parabola
         yield _least(entry, cell, "shrinkage", shrunk, {NO_GAIN: grpo})
     shaped = best_table(moments, group_size, std.delta)
     yield _least(entry, cell, "best table of std's mean", shaped, {NO_GAIN: std})
@@ -119,15 +120,16 @@ def _least(
     table: CountTable,
     wrong: dict[str, CountTable],
 ) -> Check:
-    """The error, a parabola, rises alike from a table to that of no gain and the other way.
+    """The error is a parabola, which rises equally from a table to the table without gain and in the opposite
+    direction.
 
-    Were a wrong table the least, it would be as lopsided here as it is, turned round, at that one.
+    A wrong table as the minimum would make this difference as large here as there, with the opposite sign.
     """
     size = cell.group_size
     step = wrong[NO_GAIN].failures[:-1] - table.failures[:-1]
 
     def beside(at: CountTable, sign: int) -> str:
-        # A step beside k others, for a success and a failure alike: the mean stays.
+        # A step at k other successes, equal for a success and a failure, does not change the mean.
         won = at.successes + sign * np.append(0.0, step)
         return CountTable(won, at.failures + sign * np.append(step, 0.0)).estimator
 
@@ -143,7 +145,7 @@ def _least(
 def splits(
     entry: LandscapeEntry, budget: int, step: int
 ) -> tuple[dict[int, Split], dict[int, Split]]:
-    """Training runs at a budget with grpo and with the best table, by group size."""
+    """Training runs with grpo and with the best table at one budget, by group size."""
     schedule = Decay(2 / float(entry.problem.curvatures[0]), 80.0)
     moments = moments_of(entry.problem)
     sizes = [size for size in range(2, budget + 1) if budget % size == 0]
@@ -156,7 +158,7 @@ def splits(
 
 
 def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
-    """Whole runs: the gap of the best table, below grpo's at its best, larger in grpo's best group."""
+    """Checks of runs: the best table's gap, below grpo's at its best, and larger in grpo's best group."""
     grpo, best = splits(entry, budget, step)
     small = best[2]
     oracle = replace(small, estimator=Estimator("oracle"))
@@ -173,11 +175,11 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
 RIVALS_ON_NETWORKS = OF_ERRORS
 
 LEAST_GAIN = 1e-6
-"""The least share of grpo's error that the best table must save for the saving to be checked."""
+"""The least saving of the best table, as a share of grpo's error, that is checked."""
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """The errors at two group sizes; nothing where rewards are others, or nothing is to gain."""
+    """The errors at two group sizes; no checks if rewards are not 0 and 1, or if there is no gain."""
     for entry in suite.token_problems:
         for group_size in (2, 4) if entry.problem.binary else ():
             moments = entry.problem.moments()

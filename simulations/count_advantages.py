@@ -1,11 +1,11 @@
 """Beyond the paper: with rewards 0 and 1 every critic-free estimator is a table by the number of
 successes in its group, and its mean, weight w(p) and MSE are closed forms at every group size.
 
-Checked on single prompts and on several of unequal pass rates and probabilities: the MSE of the
-estimators that people run, one in a minibatch too; their noise against the length of their own mean;
-their mean and spread along a direction; and the mean under dynamic sampling, which is that of all
-groups over the share kept. Rewards by a verifier that errs, and advantages that are cut off, are in
-:mod:`~simulations.parts.verifiers`.
+The checks use single prompts, and several prompts of unequal pass rates and probabilities. They cover the MSE
+of the estimators in use, one also in a minibatch; their noise relative to the length of their own mean; their
+mean and spread along a direction; and the mean under dynamic sampling, which is the mean of all groups
+divided by the kept share. :mod:`~simulations.parts.verifiers` has rewards of a verifier with errors, and
+clipped advantages.
 
 Falsified by an enumerated mean or MSE that differs by more than rounding, or a simulated one whose
 interval misses. At G = 2 and 3 the normalised estimator is a rescaled leave-one-out: larger groups
@@ -54,22 +54,22 @@ RIVALS = (*OF_TABLES, *verifiers.RIVALS)
 RIVALS_ON_NETWORKS = (*OF_TABLES, *verifiers.RIVALS_ON_NETWORKS)
 
 ESTIMATORS = ("std", "std-ddof1", "group-mean", "others-std", "maxrl", "pass-at-k:2", "bayes:1,1")
-"""The estimators whose error is asked, with their numbers."""
+"""The estimators with checked errors, with their numbers."""
 
 NOISY = ("std", "maxrl")
-"""Those whose noise-to-signal is asked: their mean is longest."""
+"""The estimators with checked noise-to-signal, because their mean is longest."""
 
 SPREAD = ("others-std", "pass-at-k:2")
-"""Those whose covariance is checked too: their weights differ most between prompts."""
+"""The estimators with checked covariance, because their weights differ most between prompts."""
 
 LEAST_COSINE = 0.1
-"""The least cosine of mean and gradient at which a share of their product has an interval."""
+"""The least cosine of mean and gradient for which a ratio with their product has an interval."""
 
 MOST_PARAMETERS = 1_000
-"""Parameters of the largest problem whose covariance, a matrix, is asked."""
+"""The number of parameters of the largest problem with a checked covariance matrix."""
 
 SMALL = 4
-"""The group size at which means are asked: in larger ones MaxRL's orders G and G-1 are alike."""
+"""The group size for checks of means; in larger groups MaxRL's orders G and G-1 are nearly equal."""
 
 
 def wrong_weights(p: Array, group_size: int) -> dict[str, dict[str, Array]]:
@@ -98,7 +98,7 @@ def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The errors at single prompts, the means over several."""
+    """The checks of errors at single prompts and of means over several prompts."""
     sizes = suite.sized((8,), (4, 8), (2, 3, 4, 8, 16), (2, 3, 4, 8, 16, 64, 256))
     for entry in suite.binary_prompts:
         for group_size in sizes:
@@ -119,7 +119,7 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def alone(entry: BanditEntry, group_size: int) -> Check:
-    """The MSE at the first of several prompts, by the moments of all."""
+    """The MSE at the first of several prompts, from the moments of all."""
     name, cell = ESTIMATORS[0], GradientCell(entry.problem.restrict([0]), group_size)
     value = gradient_mse(entry.problem.moments().at(0), name, group_size).mse
     what = f"G={group_size}: error of {name} at one prompt"
@@ -149,7 +149,7 @@ def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The means over several prompts, with dynamic sampling and without; their spread and MSE."""
+    """The means over several prompts, with and without dynamic sampling; their spread and MSE."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size)
     gradients, wrong = moments.weighted_gradient, wrong_weights(moments.value, group_size)
@@ -175,7 +175,7 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
                 equal(spread + (mean - along(problem.gradient())) ** 2),
             )
         yield error_of(entry, f"G={group_size}: error of {name}", cell, name)
-    name = "pass-at-k:2"  # the only one whose weight is not constant in groups of two
+    name = "pass-at-k:2"  # the only estimator with a weight that is not constant in groups of two
     yield error_of(entry, f"G=2 B=2: error of {name}", GradientCell(problem, 2, 2), name)
     p, kept = moments.value, 1 - frac_reward_zero_std(moments, group_size)
     mixed = 1 - p**group_size - (1 - p) ** group_size
@@ -191,7 +191,9 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """Errors at single prompts, means over all; nothing where rewards are others, or never differ."""
+    """Checks of errors at single prompts and means over all; none if rewards are not 0 and 1, or never
+    differ.
+    """
     for entry in suite.single_prompts:
         if entry.problem.binary:
             yield from errors(entry, SMALL)

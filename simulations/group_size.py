@@ -1,15 +1,14 @@
 """Theorem 7: at a budget K = BG the mean gap depends on G through c₁ G + c₂ + c₃/(G-1), so that
 G* = 1 + √(c₃/c₁) is best at every budget, number of steps and schedule.
 
-Checked on whole training runs: with one identifiable direction the gap follows the curve at two
-budgets, under constant and decaying rates, at two steps; the group sizes that the rivals would
-choose lose to the best. With two directions it is the bound that is universal, not the gap: one and
-the same pair of group sizes changes order with c. The oracle and vanilla are best at G = 1. Under
-reshuffled epochs over few prompts c₁ cancels, and the best group is the largest. On digits the
-curve itself.
+The checks use whole training runs. With one identifiable direction the gap follows the curve at two budgets,
+under constant and decaying rates, at two steps; the group sizes of the rivals lose to the best. With two
+directions the bound is universal but the gap is not: the same pair of group sizes changes order with c. The
+oracle and vanilla are best at G = 1. Under reshuffled epochs over few prompts c₁ cancels, and the best group
+is the largest. On digits the curve itself is checked.
 
-The curve is that of the linearised runs; its own error is of order 1/T under c/(t + t₀), and
-allowed for as such. Falsified by a gap further off, or by an order that is not the predicted one.
+The curve is that of the linearised runs; its own error is of order 1/T under c/(t + t₀), and the checks allow
+for it. The claim is falsified if a gap differs by more, or if an order differs from the prediction.
 
 Cost: about half a minute on two cores.
 """
@@ -53,9 +52,7 @@ def follows(
 
 
 def gaps_of(splits: Sequence[Split]) -> tuple[advice.Curve, np.ndarray, np.ndarray]:
-    """The gaps of splits as a curve over group sizes, and what they are at least and at most by the
-    predictions' own errors.
-    """
+    """The gaps of splits as a curve over group sizes, with bounds from the predictions' own errors."""
     values = tuple(split.predicted for split in splits)
     gaps, errors = np.array(values), np.array([split.error for split in splits])
     points = tuple(split.gap for split in splits)
@@ -63,7 +60,7 @@ def gaps_of(splits: Sequence[Split]) -> tuple[advice.Curve, np.ndarray, np.ndarr
 
 
 def beats(best: Split, other: Split, rivals: tuple[str, ...] = ()) -> Check:
-    """The other group size has the larger gap."""
+    """The check that the other group size has the larger gap."""
     whose = "" if best.estimator.name == "grpo" else f" of {best.estimator.name}"
     return other.exceeds(best, f"more{whose} than at G={best.group_size}", rivals)
 
@@ -75,7 +72,7 @@ def schedules(entry: LandscapeEntry) -> tuple[Schedule, Schedule]:
 
 
 def _enumerable(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
-    """K = 6, where every outcome of every step can be enumerated; few checks or ``many``."""
+    """The checks at K = 6, where every outcome of every step can be enumerated; few checks or ``many``."""
     decay, constant = schedules(entry)
     steps = (100, 300) if many else (100,)
     for group_size in (2, 3, 6):
@@ -92,7 +89,7 @@ def _enumerable(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
 
 
 def _curve(entry: LandscapeEntry) -> Iterator[Check]:
-    """The whole curve at K = 24, and the root of a large budget."""
+    """The checks of the whole curve at K = 24, and of the root at a large budget."""
     for schedule in schedules(entry):
         for group_size in (2, 3, 4, 6, 12):
             split = Split(entry, 24, group_size, schedule, 50)
@@ -102,7 +99,7 @@ def _curve(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _epochs(entry: LandscapeEntry, schedule: Schedule, measured: bool) -> Iterator[Check]:
-    """Few prompts, again and again: what is left of the curve, and where its least value goes."""
+    """The checks of repeated epochs over few prompts: the remaining curve and its minimum."""
     largest = Split(entry, 24, 12, schedule, 24, design="epochs")
     third = replace(largest, group_size=3)
     yield beats(largest, third)
@@ -113,7 +110,7 @@ def _epochs(entry: LandscapeEntry, schedule: Schedule, measured: bool) -> Iterat
 
 
 SMALL_C, LARGE_C = (Decay(26.5, 5.0), 60), (Decay(200.0, 60.0), 60)
-"""Schedule and steps with which two directions want different group sizes."""
+"""The schedule and steps for which two directions have different best group sizes."""
 
 
 def crossing(entry: LandscapeEntry, group_size: int, c: tuple[Schedule, int]) -> Split:
@@ -122,8 +119,8 @@ def crossing(entry: LandscapeEntry, group_size: int, c: tuple[Schedule, int]) ->
 
 
 def _one_epoch(entry: LandscapeEntry) -> Check:
-    """The mean gap of epochs of two batches each, by errors that are measured: of one batch, and of
-    both, whose mean has (V + C)/2 where V is the first and C the covariance of the two.
+    """The mean gap of epochs of two batches each, from measured errors: of one batch, V, and of the mean of
+    both, (V + C)/2 with the covariance C of the two.
     """
     problem, group_size, batch_size = at_optimum(entry.problem), 2, entry.problem.contexts // 2
     bend, basis = float(entry.problem.curvatures[0]), entry.problem.identifiable
@@ -131,7 +128,7 @@ def _one_epoch(entry: LandscapeEntry) -> Check:
     value = epoch_gap(
         problem.moments(), basis, bend, rates, group_size=group_size, batch_size=batch_size
     )
-    # The share of each step's noise that the linear recursion leaves at the end.
+    # The share of each step's noise that remains at the end of the linear recursion.
     shares = rates * np.append(np.cumprod((1 - rates * bend)[::-1])[-2::-1], 1.0)
     squares, within = float(shares @ shares), float(2 * (shares[:-1:2] @ shares[1::2]))
     points = (
@@ -152,7 +149,7 @@ def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
     for schedule, step in ((decay, 40), (constant, 40), (decay, 100))[: 3 if many else 2]:
         splits = [Split(entry, BUDGET, size, schedule, step, start=0.0) for size in SIZES]
         curve, low, high = gaps_of(splits)
-        # Where the gaps' own errors do not tell sizes apart, either may be the best of runs.
+        # If the gaps' own errors do not separate sizes, either may be the best in runs.
         able = np.array(SIZES)[low <= high.min()]
         yield entry.check(
             f"BG={BUDGET}, BGT={BUDGET * step}: {splits[0].rate}, the best group size",
@@ -162,7 +159,7 @@ def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
 
 
 def _short(entry: LandscapeEntry) -> Iterator[Check]:
-    """A few short steps, where the first rates count and the linear theory is all but exact."""
+    """A few short steps, for which the first rates matter and the linear theory is nearly exact."""
     schedule = Decay(0.05 / float(entry.problem.curvatures[0]), 2.0)
     split = Split(entry, 6, 3, schedule, 6, start=0.0)
     yield follows(split, what=", short")
@@ -170,22 +167,22 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     best = gap_group_size(parts[0], parts[2], bends, 2 / bends[0])
     curve, low, high = gaps_of([replace(split, group_size=size) for size in SIZES])
     lowest = Lowest(*curve)
-    # As far as the gaps' own errors move the least place of the curve through them.
+    # The tolerance is the shift of the curve's minimum by the gaps' own errors.
     off = lowest.between(low, high).half_width
     statement = equal(best, {PAPER: best - 1}, digits=off, relative_margin=LOOSE)
     yield entry.check("G* of the gap, by runs at G = 2, 3, 6", lowest, statement)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The curve, by gradients and by whole runs, and each rival's choice against the best."""
+    """Checks of the curve, by gradients and by whole runs, and of each rival's choice against the best."""
     landscapes, full = suite.landscapes, suite.sized(False, False, True)
     yield from advice.checks(suite)
     for entry in landscapes["lopsided"]:
         yield from _short(entry)
         yield from _universal(entry, full)
     yield from map(_one_epoch, landscapes["pairs"])
-    # Six epochs of two batches in large groups, whose own noise is small: in one order for all epochs the
-    # prompts would add up what the batches leave.
+    # Six epochs of two batches in large groups have little noise of their own; with the same order in all
+    # epochs the remainders of the batches would add up.
     pairs = landscapes["pairs"][0]
     slow = Constant(0.1 / float(pairs.problem.curvatures[0]))
     yield follows(Split(pairs, 64, 32, slow, 12, design="epochs", start=0.0), margin=ORDER)
@@ -213,6 +210,6 @@ RIVALS_ON_NETWORKS = (PAPER, HALVED)
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """The gradient's error on every problem at two group sizes and one budget."""
+    """The checks of the gradient's error on every problem at two group sizes and one budget."""
     for entry in suite.token_problems:
         yield from advice.gradient_errors(entry, 4)

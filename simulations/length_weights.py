@@ -1,11 +1,11 @@
-"""Beyond the paper: outputs of unequal length. A loss that divides by an output's own length, or by the
-tokens of the whole minibatch, has another mean than a multiple of the gradient, and what it is is exact.
+"""Beyond the paper: outputs of unequal length. If a loss divides by an output's own length, or by the tokens
+of the whole minibatch, its mean is not a multiple of the gradient. The mean is known exactly.
 
-Checked on token problems with an end token and on flowers answered by their species. With 1/|y| in the
-loss: the mean along a direction, with grpo and without a baseline, which here changes the mean; and the
-MSE. With one divisor for all tokens: the bias of the token mean, scaled by E|y|, with one prompt in the
-minibatch and with several, on the same draws as the plain estimate; its leading term; and that of a
-divisor for each group.
+The checks use token problems with an end token, and flowers answered by their species. With 1/|y| in the loss
+they cover the MSE and the mean along a direction, with grpo and without a baseline, because the baseline
+changes the mean here. With one divisor for all tokens they cover the bias of the token mean, scaled by E|y|,
+with one and with several prompts in the minibatch, on the same draws as the plain estimate; its leading term;
+and the bias with one divisor for each group.
 
 Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval
 misses.
@@ -52,10 +52,10 @@ LENGTH_ALONE = "the spread of lengths alone makes the bias"
 RIVALS = (RESCALED, NO_EFFECT, SCALED_ERROR, UNBIASED, ROOT, OWN_GROUP, LENGTH_ALONE)
 
 G = 2
-"""The group size: where it is small the token mean's bias is largest."""
+"""The group size of the checks; the token mean's bias is largest for small groups."""
 
 CONSTANT, PROMPTS = 3, 2
-"""A constant length; prompts of a minibatch whose tokens are weighted."""
+"""A constant length; the number of prompts in a minibatch with weighted tokens."""
 
 DIVISORS: dict[str, Divisor] = {
     "sequence-mean": lambda lengths, mean: lengths,
@@ -63,14 +63,14 @@ DIVISORS: dict[str, Divisor] = {
 }
 
 SIDE = 1.0
-"""The side of a loop around which the mean does work, in parameters."""
+"""The side of the loop for the mean's work, in parameters."""
 
 MOST = 100_000
-"""Minibatches that are enumerated in a moment."""
+"""The number of minibatches that can be enumerated quickly."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The means of each way, and the error with 1/|y|."""
+    """The checks of each way's mean, and of the error with 1/|y|."""
     for entry in worded(suite):
         yield from per_output(entry)
         yield from token_means(entry)
@@ -79,13 +79,13 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def multiple(mean: Array, gradient: Array) -> float:
-    """The multiple of the gradient that is nearest to a mean."""
+    """The multiple of the gradient nearest to a mean."""
     return float(mean @ gradient) / float(gradient @ gradient)
 
 
 def weighted(entry: Worded, how: str) -> WeightedBandit:
-    """The problem with each output's score weighted as a trainer's loss weights its tokens."""
-    # Two prompts make a minibatch; the mean over these outputs is not one over drawn ones.
+    """The problem with each output's score weighted like its tokens in a trainer's loss."""
+    # A minibatch has two prompts; the mean over these outputs is not a mean over drawn outputs.
     lengths = np.array(entry.lengths)
     tokens = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
     mask = np.tile(tokens, (PROMPTS, 1, 1))
@@ -94,7 +94,7 @@ def weighted(entry: Worded, how: str) -> WeightedBandit:
 
 
 def per_output(entry: Worded) -> Iterator[Check]:
-    """A weight of each output alone."""
+    """The checks of weights that depend on each output alone."""
     problem = weighted(entry, "sequence-mean")
     moments = entry.problem.length_moments(entry.lengths)
     gradient = problem.gradient()
@@ -108,7 +108,7 @@ def per_output(entry: Worded) -> Iterator[Check]:
         ("vanilla", vanilla, {NO_EFFECT: grpo}),
         ("group-mean", group, {}),
     ):
-        # Without a baseline it may be near 0.
+        # It may be near 0 without a baseline.
         what, size = f"1/|y|: mean of {name}", float(np.linalg.norm(mean))
         yield direction.check(entry, what, cell, Estimator(name), mean, wrong, scale=size)
     error = weighted_mse(problem.weighted_outcomes(), "grpo", G).mse
@@ -129,12 +129,12 @@ def per_output(entry: Worded) -> Iterator[Check]:
 
 
 def turns(entry: Worded) -> Iterator[Check]:
-    """The work of the mean around a loop: that of the field's curl, and what the loop's size adds."""
+    """The work of the mean around a loop: the part of the field's curl, and the part of the loop's size."""
     problem = entry.problem
     lengths, law = np.array(entry.lengths), problem.context_probs[:, None] * problem.policy.probs
     longer = sum(law[x] * lengths @ problem.policy.scores(x) for x in range(problem.contexts))
-    # Rewards and lengths pull apart in this plane. Neither side lies along the gradient, where a curl
-    # of the wrong symmetry would go unseen.
+    # Rewards and lengths conflict in this plane. Neither side is along the gradient, because there a curl of
+    # the wrong symmetry would not be detected.
     sides, _ = np.linalg.qr(np.stack([problem.gradient(), longer], axis=1))
     sides = sides @ np.array([[0.8, -0.6], [0.6, 0.8]])
     first, second = sides.T.round(6)
@@ -159,19 +159,19 @@ def turns(entry: Worded) -> Iterator[Check]:
 
 
 def mean_length(moments: LengthMoments) -> float:
-    """E|y|, over prompts and outputs."""
+    """The mean length E|y| over prompts and outputs."""
     return float(moments.context_probs @ moments.probs @ moments.lengths)
 
 
 def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean") -> Array:
-    """E|y| E ĝ - g: the bias of a scaled token mean."""
+    """The bias of a scaled token mean, E|y| E ĝ - g."""
     mean = aggregated_mean(moments, how, "grpo", G, batch_size)
     plain = aggregated_mean(moments, "sequence-sum", "grpo", G)
     return np.asarray(mean_length(moments) * mean - plain)
 
 
 def of_bias(entry: Worded, batch_size: int, how: str = "token-mean") -> TokenMeanCell:
-    """The scaled token mean less the plain estimate on the same draws."""
+    """The scaled token mean minus the plain estimate on the same draws."""
     problem = entry.problem
     length = mean_length(problem.length_moments(entry.lengths))
     return TokenMeanCell(
@@ -180,14 +180,14 @@ def of_bias(entry: Worded, batch_size: int, how: str = "token-mean") -> TokenMea
 
 
 def several(problem: SoftmaxBandit) -> int:
-    """Prompts in a minibatch that is still enumerated."""
+    """The largest number of prompts in an enumerated minibatch."""
     counts = problem.outcomes.counts
     groups = int((counts * (counts + 1) // 2).sum())
     return max(2, int(np.log(MOST) / np.log(groups)))
 
 
 def token_means(entry: Worded) -> Iterator[Check]:
-    """One divisor for all tokens, or for those of each group."""
+    """The checks of one divisor for all tokens, or for the tokens of each group."""
     problem, moments = entry.problem, entry.problem.length_moments(entry.lengths)
     batch, length = several(problem), mean_length(moments)
     one, more = (scaled_bias(moments, size) for size in (1, batch))
@@ -197,7 +197,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
     along, what = direction.along, "token mean: bias with one prompt"
     yield direction.check(entry, what, of_bias(entry, 1), GRPO, one, {UNBIASED: none})
     if entry.origin == "real":
-        # Names of flowers differ little in length: biases as small as theirs take many draws.
+        # Names of flowers differ little in length, and such small biases need many draws.
         return
     plain_cell = TokenMeanCell(problem, G, 2, lengths=entry.lengths, scale=length)
     for name in ("vanilla", "oracle", "group-mean"):
@@ -209,7 +209,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
     what, wrong = f"bias with {batch} prompts", {UNBIASED: none, ROOT: root, OWN_GROUP: one}
     cell = of_bias(entry, batch)
     yield direction.check(entry, f"token mean: {what}", cell, GRPO, more, wrong)
-    # The leading term is c/B: B times the bias has c as its limit.
+    # The leading term is c/B, so B times the bias tends to c.
     plain = float(np.linalg.norm(aggregated_mean(moments, "sequence-sum", "grpo", G)))
     later, error = later_terms(
         lambda size: size / batch * along(scaled_bias(moments, size)),
@@ -231,7 +231,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
 
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
-    """The leading bias without the covariance of sum and tokens."""
+    """The leading bias without the covariance of the sum and the tokens."""
     of_prompt = moments.probs @ moments.lengths
     rho, mean = moments.context_probs, mean_length(moments)
     inside = moments.probs @ moments.lengths**2 - of_prompt**2

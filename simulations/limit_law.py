@@ -1,20 +1,20 @@
-"""Theorem 8: with ηₜ = c/t, T times the gap tends in law to Σ wₖ χ²₁, w the eigenvalues of
-½ Λ^½ Γ Λ^½ and Γ_jk = c² Σ_jk / (c λ_j + c λ_k - 1), for √T Uᵀ(θ_T - θ*) tends to N(0, Γ).
+"""Theorem 8: with ηₜ = c/t, T times the gap tends in law to Σ wₖ χ²₁, where w are the eigenvalues of ½ Λ^½ Γ
+Λ^½ and Γ_jk = c² Σ_jk / (c λ_j + c λ_k - 1), for √T Uᵀ(θ_T - θ*) tends to N(0, Γ).
 
-After many steps the second moments of Uᵀ(θ - θ*) are those of the linear recursion, Γ_T, but for an error
-of order 1/T (cubic terms of the return). Its size is computed, from how curvature and noise change around
-the optimum, and taken off: runs of n, 2n and 4n steps at rates 1, 1/2 and 1/4 as large are extrapolated
-(Richardson).
+After many steps the second moments of Uᵀ(θ - θ*) are those of the linear recursion, Γ_T, up to an error of
+order 1/T (cubic terms of the return). The size of this error is computed from the changes of curvature and
+noise around the optimum. It is removed by extrapolation of runs of n, 2n and 4n steps with rates 1, 1/2 and
+1/4 as large (Richardson).
 
-Checked are the Laplace transform of the gap, the characteristic function of Uᵀ(θ - θ*) in directions
-in which its coordinates are correlated, with up to three directions and noise that does not commute with
-the Hessian; the whole distribution by simulation, in a Dvoretzky-Kiefer-Wolfowitz band; and consistency:
-from a start away, 1 - E exp(-s gap), which bounds a multiple of P(gap > δ) for every δ, falls like 1/T.
-Second moments and their eigenvalues are checked in :mod:`~simulations.parts.second_moments`, the laws as
-they are computed and the mixture of Assumption 8 in :mod:`~simulations.parts.gap_laws`.
-A start with too small a t₀ leaves the basin of the optimum: another law.
+The checks cover the Laplace transform of the gap; the characteristic function of Uᵀ(θ - θ*) in directions in
+which its coordinates are correlated, with up to three directions and noise that does not commute with the
+Hessian; the whole distribution by simulation, in a Dvoretzky-Kiefer-Wolfowitz band; and consistency: from a
+distant start, 1 - E exp(-s gap), which bounds a multiple of P(gap > δ) for every δ, falls like 1/T.
+:mod:`~simulations.parts.second_moments` checks second moments and their eigenvalues;
+:mod:`~simulations.parts.gap_laws` checks the computed laws and the mixture of Assumption 8.
+With too small a t₀ the run leaves the basin of the optimum and has another law.
 
-Falsified by any of these being off by more than what is computed to be left out.
+The claim is falsified if one of these differs by more than the computed remainder.
 
 Cost: about 20 seconds of one core.
 """
@@ -65,7 +65,7 @@ RIVALS = (NORMAL, *second_moments.RIVALS, ORACLE, PROMPTS, UNPROJECTED, STAYS, L
 
 
 def rivals(runs: NearOptimum) -> dict[str, ArrayLike]:
-    """The wrong weights of the gap that are others than the theorem's by design."""
+    """The wrong weights of the gap that differ from the theorem's by design."""
     weights = np.array(runs.weights())
     wrong: dict[str, ArrayLike] = {
         **weights_by_rivals(runs, weights, partial(moments_by, runs), runs.time),
@@ -88,16 +88,16 @@ def _at(runs: NearOptimum) -> str:
 
 
 def _transforms_at(runs: NearOptimum, rate: float) -> tuple[float, dict[str, float]]:
-    """The Laplace transform at a rate, and what the rivals say."""
+    """The Laplace transform at a rate, and the rivals' values."""
     weights = np.array(runs.weights())
     wrong = {name: gap_transform(law, rate) for name, law in rivals(runs).items()}
-    # A normal law of the same mean and variance; its transform may exceed 1.
+    # A normal law with the same mean and variance; its transform may exceed 1.
     wrong[NORMAL] = exp(-rate * weights.sum() + rate**2 * float((weights**2).sum()))
     return gap_transform(weights, rate), wrong
 
 
 def _sensitivity(runs: NearOptimum, rate: float) -> float:
-    """By how much the transform falls where all weights grow by a share, over the share."""
+    """The decrease of the transform if all weights grow by a share, divided by the share."""
     grown = 2 * rate * np.array(runs.weights())
     return float(np.prod((1 + grown) ** -0.5) * (grown / (1 + grown)).sum() / 2)
 
@@ -114,7 +114,7 @@ def _transform(runs: NearOptimum) -> Check:
 
 
 def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) -> Check:
-    """The Laplace transform, extrapolated: products remain of the error that one run leaves out."""
+    """The extrapolated Laplace transform; its remainder consists of products of one run's error."""
     stretches, shares = zip(*EXTRAPOLATED[stages], strict=True)
     longer = [runs.stretched(stretch) for stretch in stretches]
     rates = [times / sum(stretched.weights()) for stretched in longer]
@@ -138,7 +138,7 @@ def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) 
 
 
 def _cosines(runs: NearOptimum) -> Iterator[Check]:
-    """The characteristic function of δ where kᵀΓk = 1, k along sums and differences of coordinates."""
+    """The characteristic function of δ at kᵀΓk = 1, with k along sums and differences of coordinates."""
     gamma = moments_by(runs, runs.noise())
     others = {
         DIAGONAL: np.diag(np.diagonal(gamma)),
@@ -175,7 +175,7 @@ def _consistent(entry: LandscapeEntry) -> Check:
         {STAYS: 0.0},
         scale=1.0,
         relative_margin=COARSE,
-        # The slope of a rate that is half as fast lies between the two.
+        # The slope of a rate that is half as fast is between the two.
         digits=sum(one.left_out for one in runs) / (places[1] - places[0]),
     )
 
@@ -190,7 +190,7 @@ def _distribution(runs: NearOptimum) -> Check:
 
 
 def _leaves(entry: LandscapeEntry) -> Check:
-    """Too small a t₀: first steps beyond the basin, and another law than the recursion's."""
+    """The check with too small a t₀: first steps leave the basin, and the law is not the recursion's."""
     runs = near(entry, 2, 10.0, 4.0, 250, 0.2, -0.2)
     distance = LawDistance(runs.training, Pit(GRPO, runs.steps, runs.weights()))
     far = Statement(0.1, Interval(0.05, inf), {}, 1.0, 0.02)
@@ -198,7 +198,7 @@ def _leaves(entry: LandscapeEntry) -> Check:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Transforms, moments and laws by both kinds of evidence; the mixture; a failure."""
+    """Checks of transforms, moments and laws by both kinds of evidence, of the mixture, and of a failure."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     stages = 2 if smoke else 3
     for family in ("disagreement", "tilted"):

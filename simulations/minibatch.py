@@ -4,12 +4,12 @@ MSE = (1/B) [ f tr Cov_X g(X) + E tr Σ/G + E(σ² tr F + ‖g‖²)/(G(G-1)) ],
 
 f = 1 for prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
 
-Checked on problems of several prompts, unequally likely wherever the design allows it, in the three
-designs and with minibatches larger than the set of prompts: the MSE of every estimator with a closed
-form, its covariance matrix along fixed random directions, and its mean. Enumeration goes over whole
-minibatches jointly, choice of prompts included. Falsified by any difference.
+The checks use problems of several prompts (unequally likely if the design allows it), three designs, and also
+minibatches larger than the set of prompts. They cover the MSE of every estimator with a closed form, its
+covariance matrix along fixed random directions, and its mean. The enumeration covers whole minibatches,
+including the choice of prompts. The claim is falsified by any difference.
 
-Cost: seconds; a few rows of the digits stand for them where minibatches are enumerated.
+Cost: seconds; enumeration of minibatches uses only a few rows of the digits.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def rivals(m: Moments, group_size: int, batch_size: int, design: str) -> dict[st
 
 
 MOST_PARAMETERS = 100
-"""The parameters of the largest problem whose matrices are asked."""
+"""The number of parameters of the largest problem with checked matrices."""
 
 Case = tuple[BanditEntry, int, int, str]
 """Problem, G, B, design."""
 
 
 def _cases(suite: Suite) -> Iterator[Case]:
-    """Problems and designs small enough to enumerate; the first two have B > N."""
+    """The problems and designs that can be enumerated; the first two have B > N."""
     yield suite.several, 2, 3, "iid"
     yield suite.uneven, 2, 4, "iid"
     yield suite.repeated, 3, 2, "iid"
@@ -84,7 +84,7 @@ def _cases(suite: Suite) -> Iterator[Case]:
 
 
 def _drawn(suite: Suite) -> Iterator[Case]:
-    """Cases too large to enumerate: many prompts in a minibatch, or to choose from."""
+    """The cases that are too large to enumerate: many prompts in a minibatch, or in the set."""
     yield suite.uneven, 2, 16, "iid"
     yield suite.features, 8, 4, "fixed"
     yield suite.digits, 2, 1, "iid"
@@ -96,7 +96,7 @@ def _drawn(suite: Suite) -> Iterator[Case]:
 
 
 def errors(cases: Iterable[Case]) -> Iterator[Check]:
-    """Grpo with its rivals, and vanilla, in every case."""
+    """The checks of grpo with its rivals, and of vanilla, in every case."""
     for entry, group_size, batch_size, design in cases:
         moments = entry.problem.moments()
         cell = GradientCell(entry.problem, group_size, batch_size, design)
@@ -104,13 +104,13 @@ def errors(cases: Iterable[Case]) -> Iterator[Check]:
             what = f"G={group_size} B={batch_size} {design}: {estimator}"
             wrong = rivals(moments, group_size, batch_size, design) if estimator == "grpo" else {}
             size = scale(cell, Estimator(estimator))
-            # The bound on a minibatch is that on a prompt: intervals narrow slowly where B is large.
+            # The bound on a minibatch is that on a prompt, so intervals narrow slowly for large B.
             share = 0.1 if batch_size <= 8 else COARSE
             yield error_of(entry, what, cell, estimator, wrong, scale=size, relative_margin=share)
 
 
 def matrices(cases: Iterable[Case]) -> Iterator[Check]:
-    """The other estimators' errors, and every estimator's matrix and mean along fixed directions."""
+    """Checks of other estimators' errors, and of each estimator's matrix and mean along fixed directions."""
     for entry, group_size, batch_size, design in cases:
         at = Setting(entry, group_size, batch_size, design)
         for peer in peers(entry.problem):
@@ -127,7 +127,7 @@ def matrices(cases: Iterable[Case]) -> Iterator[Check]:
 
 
 def _part(entry: BanditEntry) -> Check:
-    """The mean over two of several prompts: the whole problem's where the others do not count."""
+    """The mean over two of several prompts, which is that of the whole problem if the others do not count."""
     kept, moments = [0, 1], entry.problem.moments()
     share = moments.context_probs[kept].sum()
     counts = np.isin(np.arange(len(moments)), kept) / share
@@ -142,7 +142,7 @@ def _part(entry: BanditEntry) -> Check:
 
 
 def _constants(entry: BanditEntry, cell: GradientCell) -> Iterator[Check]:
-    """The law of group sizes, (c₁ + c₂/G + c₃/(G(G-1)))/B, and the matrices behind its constants."""
+    """Checks of the law of group sizes, (c₁ + c₂/G + c₃/(G(G-1)))/B, and of its constants' matrices."""
     moments, grpo, group = entry.problem.moments(), Estimator("grpo"), cell.group_size
     constants, unit = mse_constants(moments), direction(entry.problem, 2)
     parts = covariance_parts(moments, unit[:, None])
@@ -162,7 +162,7 @@ def _constants(entry: BanditEntry, cell: GradientCell) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The formula in every design, by enumeration over whole minibatches."""
+    """The checks of the formula in every design, by enumeration over whole minibatches."""
     enumerated = list(_cases(suite))
     yield from errors([*enumerated, *_drawn(suite)])
     yield from matrices(enumerated)
@@ -170,11 +170,11 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 MOST_FIXED = 64
-"""Prompts of the largest fixed set."""
+"""The number of prompts of the largest fixed set."""
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """The formula in every design that a problem allows."""
+    """The checks of the formula in every design that a problem allows."""
     for entry in suite.token_problems:
         contexts = entry.problem.contexts
         cases = [(entry, 2, 1, "iid"), (entry, 2, 2, "iid")]

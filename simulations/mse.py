@@ -1,15 +1,14 @@
 """Theorem 2: MSE of grpo at one prompt = tr Σ/G + (σ² tr F + ‖g‖²) / (G (G-1)), exactly.
 
-Checked on single prompts, from G = 2 to 32, and at G = 1 where a baseline needs no group: the MSE of
-grpo and of every other estimator with a closed form; their covariance matrices along fixed random
-directions, along which an error of any entry shows; the explicit bound on the second-order term, and
-where it is attained.
+The checks use single prompts, G = 2 to 32, and G = 1 if a baseline needs no group. They cover the MSE of grpo
+and of every other estimator with a closed form; their covariance matrices along fixed random directions,
+which show an error of any entry; and the explicit bound on the second-order term, with cases that attain it.
 
-The *anchors* of all of this are checked too: E s = 0, and the mean of each estimate is the
-derivative of J, by values of J without a score.
+The *anchors* of these results are checked too: E s = 0, and the mean of each estimate is the derivative of J,
+    computed from values of J without scores.
 
 Falsified by an enumerated MSE that differs by more than rounding, or a simulated one whose interval
-misses the prediction. Small G is sharpest: at G = 2 the two orders are of equal size.
+misses the prediction. Small G gives the sharpest test: at G = 2 the two orders have equal size.
 
 Cost: half a million groups for most checks, a few million for the nearest rivals.
 """
@@ -38,12 +37,12 @@ TIGHTER = "explicit bound: a quarter of it"
 SHORT = "E ghat = (G-1)/G g"
 
 LARGE = 32
-"""A group size that enumeration still reaches on problems of few outcomes."""
+"""The largest group size of enumeration on problems of few outcomes."""
 
 LARGE_OUTCOMES = 4
 
 ONE_OUTPUT = ("vanilla", "oracle", "minimum-variance")
-"""Estimators that need no other output, beside a constant and a critic."""
+"""Estimators that need no other output, in addition to a constant and a critic."""
 
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
@@ -73,12 +72,12 @@ OF_ERRORS = (
     "Sigma without - g g^T",
     TIGHTER,
 )
-"""Rivals for an error; the other rival is for a mean, on bandits alone."""
+"""Rivals of an error; the other rival is of a mean, only on bandits."""
 RIVALS = (*OF_ERRORS, SHORT)
 
 
 def checks(suite: Suite) -> list[Check]:
-    """Single prompts; errors, means and noise of bandits made for what these leave open."""
+    """The checks of single prompts, and of errors, means and noise on bandits for the remaining cases."""
     return on_networks(suite) + _of_bandits(suite)
 
 
@@ -86,7 +85,7 @@ RIVALS_ON_NETWORKS = OF_ERRORS
 
 
 def on_networks(suite: Suite) -> list[Check]:
-    """Every single prompt at every group size; the other estimators and matrices at small ones."""
+    """Checks of single prompts at every group size, and of other estimators and matrices at small ones."""
     made: list[Check] = []
     for entry in suite.single_prompts:
         few = entry.problem.outcomes.counts[0] <= LARGE_OUTCOMES
@@ -108,7 +107,7 @@ def _grpo(entry: BanditEntry, group_size: int) -> Check:
 
 
 def _others(entry: BanditEntry, group_size: int) -> list[Check]:
-    """The other estimators; the matrices; grpo's second-order term and its explicit bound."""
+    """The checks of the other estimators, the matrices, grpo's second-order term and its explicit bound."""
     at, matrices = Setting(entry, group_size), Setting(entry, group_size + 1)
     grpo, *others = peers(entry.problem)
 
@@ -124,7 +123,7 @@ def _others(entry: BanditEntry, group_size: int) -> list[Check]:
 
 
 def _of_bandits(suite: Suite) -> list[Check]:
-    """The checks of bandits alone: anchors, records of one prompt of several, bounds."""
+    """The checks only for bandits: anchors, records of one prompt of several, bounds."""
     repeated, coins = [suite.repeated, *suite.repeats()], [*suite.coins()]
     made: list[Check] = []
     for entry in (*suite.single_prompts, *repeated):
@@ -143,7 +142,7 @@ def _of_bandits(suite: Suite) -> list[Check]:
 
 
 def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:
-    """E s = 0 and E ĝ = ∇J, along the steepest of a few fixed directions."""
+    """The checks of E s = 0 and E ĝ = ∇J, along the steepest of a few fixed directions."""
     at, gradient = Setting(entry, group_size), entry.problem.gradient()
     steepest = max(range(4), key=lambda n: abs(gradient @ direction(entry.problem, n)))
     rivals_of = {"grpo": (SHORT,), "group-mean": (), "critic": ()}
@@ -156,7 +155,7 @@ def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:
 
 
 def _bounded(entry: BanditEntry) -> Check:
-    """No estimate is longer than the bound that intervals rest on: of all pairs of outputs."""
+    """The check that no estimate, of any pair of outputs, is longer than the bound for intervals."""
     size, outcomes = 2, entry.problem.outcomes
     possible = outcomes.probs[0] > 0
     rewards = outcomes.rewards[0][possible]
@@ -168,7 +167,7 @@ def _bounded(entry: BanditEntry) -> Check:
 
 
 def _alone(entry: BanditEntry, x: int, estimator: str) -> Check:
-    """The record of one prompt, taken out of the problem's, against the problem of that prompt."""
+    """The record of one prompt from the problem's record, compared with the problem of that prompt alone."""
     cell = GradientCell(entry.problem.restrict([x]), 2)
     value = gradient_mse(entry.problem.moments().at(x), estimator, 2).mse
     statement = equal(value, scale=scale(cell, Estimator(estimator)))
@@ -177,7 +176,7 @@ def _alone(entry: BanditEntry, x: int, estimator: str) -> Check:
 
 
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The terms of the prediction one by one, over two prompts; and the bounds where they are attained."""
+    """Checks of the prediction's terms over two prompts, and of the bounds in cases that attain them."""
     at, moments = Setting(entry, group_size, 2), entry.problem.moments()
     for peer in peers(entry.problem):
         yield along(at, peer, 0)
@@ -190,7 +189,7 @@ def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         ("MSE of the oracle beside it", ((mse_of("oracle"), 1.0),), of.oracle_mse),
         ("MSE of no baseline beside it", ((mse_of("vanilla"), 1.0),), of.vanilla_mse),
     ]
-    # Two equal arms with sure rewards attain half the bound: σ² = R²/4 and ‖g‖² = σ² tr F.
+    # Two equal arms with sure rewards reach half of the bound: σ² = R²/4 and ‖g‖² = σ² tr F.
     if entry.name.startswith("sure"):
         twice, bound = ((apart[0], 2.0),), explicit_bound(moments, group_size, 2)
         terms.append(("half the explicit bound attained", twice, bound))
@@ -206,7 +205,7 @@ def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def _squared_slope(problem: SoftmaxBandit) -> Approximate:
-    """‖∇J‖², by values of J."""
+    """‖∇J‖², computed from values of J."""
     slopes = [slope(problem, unit) for unit in np.eye(problem.d)]
     return Approximate(
         sum(value**2 for value, _ in slopes),
@@ -215,7 +214,7 @@ def _squared_slope(problem: SoftmaxBandit) -> Approximate:
 
 
 def _reinforce(entry: BanditEntry) -> Iterator[Check]:
-    """One output of one prompt, as in REINFORCE: every estimator that needs no other output."""
+    """Checks with one output of one prompt, as in REINFORCE, for estimators that need no other output."""
     at = Setting(entry, 1)
     none, *others = peers(entry.problem, ONE_OUTPUT)
 

@@ -1,16 +1,14 @@
 """Lemma 11: advantages over the group's standard deviation tend to the U-statistic with kernel h/σ(x).
 
-Checked at single prompts with rewards 0 and 1, whose pass rates are not near ½: the distance to the
-leave-one-out estimate over σ falls as 1/G, so that there is a limit, and no faster, so that the two
-are not equivalent at the scale √G; G times the distance is what the delta method says; and G times
-the error about g/σ is tr Σ/σ² less what estimating the deviation gives back. Checked with graded
-rewards, one of them rare: that error at a small G exactly, and its limit, which is far above tr Σ/σ².
+The checks use single prompts with rewards 0 and 1 and pass rates away from ½. The distance to the
+leave-one-out estimate divided by σ falls as 1/G, so there is a limit; it does not fall faster, so the two are
+not equivalent at the scale √G. G times the distance is the value of the delta method. G times the error about
+g/σ is tr Σ/σ² minus the gain from estimating the deviation. With graded rewards, one of them rare, that error
+is checked exactly at a small G, and its limit is far above tr Σ/σ². The effect of a finite group on a limit
+is removed by three doublings of a larger group (Richardson's rule), independently of the limit.
 
-What a finite group adds to a limit is taken off by three doublings of a larger one (Richardson's rule),
-in which the limit has no say.
-
-Falsified by another slope, or by a scaled error that misses its limit and what the finite group adds;
-with graded rewards, by more than the exact formula moves as the group doubles.
+The claim is falsified by another slope, or by a scaled error that differs from its limit plus the effect of
+the finite group; with graded rewards, by more than the change of the exact formula as the group doubles.
 
 Cost: some millions of groups of up to 64.
 """
@@ -46,22 +44,22 @@ NAIVE = "tr Σ/σ²: estimating σ costs nothing"
 UNDIVIDED = "the limit is that of grpo itself"
 BINARY = "graded rewards by the formula of 0 and 1"
 OF_BINARY = (EQUIVALENT, NO_LIMIT, NAIVE, UNDIVIDED)
-"""Rivals that prompts of rewards 0 and 1 can refute."""
+"""Rivals that prompts with rewards 0 and 1 can refute."""
 RIVALS = (*OF_BINARY, BINARY)
 
 STD = Estimator("std")
 SMALL = 4
-"""The group size at which graded rewards are far from their limit."""
+"""The group size at which the error with graded rewards is far from its limit."""
 
 LARGE = 32
-"""The group size that stands for a large one: thousands of groups of three or four outcomes."""
+"""The group size that is used as a large one, with thousands of groups of three or four outcomes."""
 
 LARGE_GRADED = 64
-"""The large group size with graded rewards, of three outcomes, one of them rare."""
+"""The large group size for graded rewards, with three outcomes, one of them rare."""
 
 
 def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
-    """E‖ĝ_std - ĝ_grpo/σ‖²: what is measured, and its value at that G."""
+    """The measured quantity E‖ĝ_std - ĝ_grpo/σ‖², and its value at that G."""
     square = float(entry.problem.moments().reward_variance[0])
     limit = count_table("grpo", group_size).scaled(square**-0.5)
     apart = count_table("std", group_size).less(limit)
@@ -71,9 +69,9 @@ def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 
 def error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
-    """G E‖ĝ_std - g/σ‖²: what is measured, and its value at that G.
+    """The measured quantity G E‖ĝ_std - g/σ‖², and its value at that G.
 
-    ‖ĝ - c g‖² = c ‖ĝ - g‖² + (1-c) ‖ĝ‖² + (c² - c) ‖g‖², and ‖ĝ‖ is the distance from an estimate of 0.
+    ‖ĝ - c g‖² = c ‖ĝ - g‖² + (1-c) ‖ĝ‖² + (c² - c) ‖g‖², and ‖ĝ‖ is the distance from the estimate 0.
     """
     moments = entry.problem.moments()
     c, square = float(moments.reward_variance[0]) ** -0.5, moments.mean_gradient_sq
@@ -88,7 +86,7 @@ def error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The slope of the distance, and both limits, at single prompts; the error with graded rewards."""
+    """Checks of the distance's slope, of both limits at single prompts, and of graded rewards."""
     for entry in suite.lopsided:
         yield from _binary(entry)
     for entry in suite.rare_rewards:
@@ -135,9 +133,10 @@ def _binary(entry: BanditEntry) -> Iterator[Check]:
 
 
 def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
-    """G E‖ĝ_std - g/σ‖² at a prompt of any rewards: what is measured, and its value at that G.
+    """The measured quantity G E‖ĝ_std - g/σ‖² at a prompt with any rewards, and its value at that G.
 
-    Rewards over σ have the same standardised advantages and the gradient g/σ, about which the error is.
+    Rewards divided by σ have the same standardised advantages and the gradient g/σ, from which the error is
+    measured.
     """
     problem = entry.problem
     deviation = float(problem.moments().reward_variance[0]) ** 0.5
@@ -147,13 +146,13 @@ def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 
 def outcomes(problem: SoftmaxBandit) -> tuple[Array, Array, Array]:
-    """Probabilities, rewards and scores of what one rollout at a problem's one prompt can yield."""
+    """Probabilities, rewards and scores of the outcomes of one rollout at a problem's only prompt."""
     lists = problem.outcomes
     return lists.probs[0], lists.rewards[0], problem.policy.scores(0)[lists.arms[0]]
 
 
 def graded_lines(entry: BanditEntry) -> tuple[float, dict[str, float]]:
-    """The limit of that error, and what rivals say that it is."""
+    """The limit of that error, and the rivals' values."""
     moments = entry.problem.moments()
     square, value = float(moments.reward_variance[0]), float(moments.value[0])
     naive = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0]) / square
@@ -168,8 +167,8 @@ def _graded(entry: BanditEntry) -> Iterator[Check]:
     limit, wrong = graded_lines(entry)
     measured, value = graded_error(entry, LARGE_GRADED)
     later, _ = later_terms(lambda size: graded_error(entry, size)[1], LARGE_GRADED, 2, doublings=3)
-    # Smaller groups may lack the rare reward, so doublings do not tell an error: all that the largest
-    # size has beyond the limit is allowed for.
+    # Smaller groups may lack the rare reward, so doublings do not show the error: the tolerance is the whole
+    # excess of the largest size over the limit.
     beyond = graded_error(entry, 8 * LARGE_GRADED)[1] - (value - later)
     wrong = {rival: limit + later for rival, limit in wrong.items()}
     statement = equal(limit + later, wrong, digits=abs(beyond))
@@ -180,6 +179,6 @@ RIVALS_ON_NETWORKS = OF_BINARY
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """The slope of the distance, and both limits, at prompts whose large groups are enumerated."""
+    """The checks of the distance's slope and of both limits, at prompts with enumerable large groups."""
     for entry in lopsided(suite.on, suite.generated, suite.seed, suite.dense):
         yield from _binary(entry)

@@ -1,19 +1,18 @@
 """Corollary 10: under E[Uᵀ s sᵀ U a | x] = 0 every weight of the limit law of a baseline b(x) is at
 least the oracle's, so asymptotically no such baseline has a stochastically smaller gap than grpo.
 
-Where the assumption holds (:func:`~simulations.interior_problems.ordered_problem`) the laws are ordered: the
-Laplace transform of the gap is smaller for every constant than for grpo and for the oracle, and the
-one cdf lies under the other. In small groups grpo still pays for its own noise, and constants near V
-beat it. Over several prompts, each with the assumption, it is the matrices that are ordered: the
-least eigenvalue of Cov(b) - Cov(oracle) is positive for b(x) off to either side, and so is the
-difference of every limit weight.
+If the assumption holds (:func:`~simulations.interior_problems.ordered_problem`), the laws are ordered: the
+Laplace transform of the gap is smaller for every constant than for grpo and for the oracle, and one cdf is
+below the other. In small groups grpo has its own noise, and constants near V beat it. Over several prompts
+that satisfy the assumption the matrices are ordered: the least eigenvalue of Cov(b) - Cov(oracle) is positive
+for b(x) above or below V, and so is the difference of every limit weight.
 
-Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough: there a constant other than V has more
-mass near 0, and where curvatures are unequal its whole law may be stochastically smaller. For logits
-linear in θ, E[s sᵀ a | x] is the Hessian of V(x); at an interior optimum it averages to -Λ, neither
-form can hold, and a constant below V beats the oracle: in one direction V - λ/F.
+Assumption 2 in the norm, E[‖s‖² a | x] = 0, is not enough: then a constant other than V has more mass near 0,
+and if curvatures are unequal its whole law may be stochastically smaller. For logits linear in θ, E[s sᵀ a |
+x] is the Hessian of V(x). At an interior optimum its mean is -Λ, so neither form can hold, and a constant
+below V beats the oracle: in one direction V - λ/F.
 
-Falsified by a law, a transform or a weight on the wrong side, or of another size.
+The claim is falsified if a law, a transform or a weight is on the wrong side, or has another size.
 
 Cost: about 15 seconds on two cores.
 """
@@ -48,7 +47,7 @@ RUNS = {
     "bowl": (2.0, 40.0, 0.5),
 }
 """c λ in the flattest direction, t₀ and the radius of Θ, by family of landscapes: runs on the ordered
-ones do not leave Θ, and in the flatter direction of the uneven ones errors fade slowly.
+landscapes do not leave Θ, and in the flatter direction of the uneven ones errors decay slowly.
 """
 
 
@@ -68,7 +67,7 @@ def _at(runs: NearOptimum) -> str:
 def _by_transform(
     runs: NearOptimum, better: Estimator, worse: Estimator, rate: float, rival: str
 ) -> Check:
-    """E exp(-s gap) of one baseline above that of another; s in units of 1/E gap of the oracle."""
+    """The check that E exp(-s gap) of one baseline is above another's; s in units of the oracle's 1/E gap."""
     times = rate / sum(runs.weights(ORACLE))
     high, low = (gap_transform(runs.weights(estimator), times) for estimator in (better, worse))
     transforms = tuple(
@@ -83,9 +82,9 @@ def _by_transform(
 
 
 def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) -> Iterator[Check]:
-    """The law of one baseline's gap above that of another by as much as predicted, nowhere below."""
+    """The check that one gap's law is above another's by the predicted amount, and nowhere below."""
     distance = sup_distance(runs.law(better), runs.law(worse))
-    # What each law may be off by, and a bin at either side.
+    # The tolerance is the error of each law, plus one bin on both sides.
     off = runs.off_of(better) + runs.off_of(worse) + 2 / BINS
     edges, cell = runs.weights(ORACLE), runs.training
     first, second = (Pit(estimator, runs.steps, edges) for estimator in (better, worse))
@@ -101,7 +100,7 @@ def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) 
 
 
 def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
-    """The matrix form holds: every constant loses to the oracle, and to grpo in groups of 8."""
+    """The checks under the matrix form: every constant loses to the oracle, and to grpo in groups of 8."""
     value, steps = float(entry.problem.maximum), 120 if full else 80
     runs = runs_on("ordered", entry, steps, 8)
     for estimator in (VANILLA, constant(value + 0.4)):
@@ -115,8 +114,8 @@ def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
 
 
 def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
-    """The norm form alone: the larger weight of a constant is below the oracle's, and its whole law
-    of the gap is the smaller.
+    """The checks under the norm form alone: the larger weight of a constant is below the oracle's, and its
+    whole law of the gap is smaller.
     """
     better, c = constant(0.7), 0.7 / float(entry.problem.curvatures[0])
     apart = Difference(entry.problem, ORACLE, better, np.eye(2)[0], c, 1)
@@ -126,14 +125,14 @@ def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
 
 
 def best_constant(entry: LandscapeEntry) -> float:
-    """V - λ/F: the best constant at an optimum in one direction, for logits linear in θ."""
+    """The best constant V - λ/F at an optimum in one direction, for logits linear in θ."""
     landscape = entry.problem
     fisher = float(moments_of(landscape).fisher_trace[0])
     return float(landscape.maximum) - float(landscape.curvatures[0]) / fisher
 
 
 def _linear(entry: LandscapeEntry) -> Iterator[Check]:
-    """Logits linear in θ: a constant below V beats the oracle in whole runs, by as much as predicted."""
+    """The check for logits linear in θ: a constant below V beats the oracle, by the predicted amount."""
     runs, better = runs_on("bowl", entry), constant(best_constant(entry))
     times = runs.steps + 40.0
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))
@@ -147,13 +146,13 @@ def _linear(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The order where the assumption holds, and what happens where it does not."""
+    """The checks of the order under the assumption, and of its failures without it."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     for entry in landscapes["ordered"]:
         yield from _ordered(entry, not smoke)
     for entry in landscapes["uneven"]:
         yield from _uneven(entry, 400 if smoke else 1000)
-    # The norm form alone and equal curvatures: a constant has more mass near 0.
+    # With the norm form alone and equal curvatures a constant has more mass near 0.
     short = runs_on("norm only", landscapes["norm only"][0], 40)
     yield _by_transform(short, constant(0.2), ORACLE, 5.0, NORM)
     for entry in landscapes["bowl"]:

@@ -2,20 +2,20 @@
 the assumption, and for grpo in finite G, it can fail. (That grpo's MSE tends to the oracle's is
 Corollary 4.)
 
-Over several prompts critics are asked, baselines b(x) with an error, and critics that learn
+Over several prompts the checks cover critics, which are baselines b(x) with an error, and critics that learn
 (:mod:`~simulations.parts.critics`).
 
-Beyond baselines of the prompt V is not the best: with fewer parameters than arms a baseline that
-depends on the action can be unbiased, and beats it.
+V is not the best among more general baselines: with fewer parameters than arms a baseline that depends on the
+    action can be unbiased and better.
 
 In finite G: grpo loses to vanilla below the G where V² tr F + 2 V E[‖s‖² a] = (σ² tr F + ‖g‖²)/(G-1),
-wins above it, and for uniform arms, one rewarded, the two are equal at p = 1/(G-1) exactly.
+wins above it, and for uniform arms with one rewarded arm the two are exactly equal at p = 1/(G-1).
 
-The table of theory/optimality.md is reproduced, with the errors of the norm-weighted
-leave-one-out baseline, which has no closed form.
+The checks reproduce the table of theory/optimality.md, with the errors of the norm-weighted leave-one-out
+baseline, which has no closed form.
 
-Falsified by a difference of the other sign or another size. Which differences are asked goes by a
-problem's outcomes (:class:`Balance`), whatever is predicted of them.
+The claim is falsified by a difference of the other sign or another size. A problem's outcomes determine the
+checked differences (:class:`Balance`), independently of the predictions.
 
 Cost: some millions of groups in all.
 """
@@ -57,7 +57,7 @@ HALF = "threshold p > 1/2"
 WRONG_B = "b* = E[||s|| z]/E||s||"
 UNBIASED = "V is the best of all unbiased estimators"
 OF_ONE_PROMPT = (V_ALWAYS, GRPO_ALWAYS, HALF, WRONG_B)
-"""Rivals about one prompt; the others are about critics over several prompts and all estimators."""
+"""Rivals for one prompt; the other rivals are for critics over several prompts and for all estimators."""
 RIVALS = (*OF_ONE_PROMPT, UNBIASED, *critics.RIVALS)
 
 PRINTED = {
@@ -73,15 +73,15 @@ PRINTED = {
     (16, "minimum-variance"): 0.199,
     (16, "norm-weighted"): 1.737,
 }
-"""MSE x 1e3 on the skewed problem, as theory/optimality.md has it."""
+"""MSE x 1e3 on the skewed problem, from theory/optimality.md."""
 
 
 LEAST = 0.03
-"""The smallest difference that simulation must find, as a share of the larger error."""
+"""The smallest difference that a simulation must detect, as a share of the larger error."""
 
 
 def wrong_baseline(problem: SoftmaxBandit) -> float:
-    """E[‖s‖ z]/E‖s‖ at the first prompt: the norm where its square belongs."""
+    """E[‖s‖ z]/E‖s‖ at the first prompt: it has the norm instead of its square."""
     norms = np.sqrt(problem.policy.squared_norms[0]) * problem.policy.probs[0]
     return float(norms @ problem.mean_rewards[0] / norms.sum())
 
@@ -94,7 +94,7 @@ def _wins(
     gain: float,
     rivals: Sequence[str],
 ) -> Check:
-    """Whether the first of two estimators has the smaller MSE; ``gain`` is the difference by outcomes."""
+    """The check that the first of two estimators has the smaller MSE; ``gain`` is their difference."""
     better, worse = pair
     sides = [Interval(0.0, inf), Interval(-inf, 0.0)]
     region, other = sides if wins else sides[::-1]
@@ -106,7 +106,7 @@ def _wins(
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """Under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and constants."""
+    """Checks under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and constants."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     value = Balance.of(entry.problem).value
     for number in dict.fromkeys((0.0, value / 2, 1.5 * value)):
@@ -116,7 +116,7 @@ def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """b* beats V and the wrong b*, where they differ; and a step away from b* costs tr F δ²/G."""
+    """Checks that b* beats V and the wrong b*, if they differ, and that a step δ from b* costs tr F δ²/G."""
     problem, moments = entry.problem, entry.problem.moments()
     cell, balance = GradientCell(problem, group_size), Balance.of(problem)
     if not balance.trace > 0:
@@ -143,11 +143,11 @@ def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def thresholds(entry: BanditEntry) -> Iterator[Check]:
-    """grpo against vanilla on both sides of the G where they are equal."""
+    """The checks of grpo against vanilla on both sides of the G at which they are equal."""
     problem, moments = entry.problem, entry.problem.moments()
     balance = Balance.of(problem)
     gain, cost = balance.gain, balance.cost
-    # Where it is a whole number, the sizes on both sides of it are not for rounding to choose.
+    # If it is a whole number, rounding must not choose the sizes on both sides of it.
     equality = round(min(1 + cost / gain, 1e6), 9) if gain > 0 else inf
     below, above = max(2, min(equality - 1, 64)), 2 * min(equality, 30) + 1
     for group_size in sorted({2, int(below), int(above)}):
@@ -169,10 +169,10 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
 
 
 def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The best baseline that depends on the action, unbiased because E[s b(y)] = 0: it leaves sᵀλ/‖s‖²
-    of the mean reward, E[s sᵀ/‖s‖²] λ = g. It is no baseline of the prompt, and beats V.
+    """The best baseline that depends on the action, unbiased because E[s b(y)] = 0. The remaining mean reward
+    is sᵀλ/‖s‖² with E[s sᵀ/‖s‖²] λ = g. It is not a baseline of the prompt, and it beats V.
 
-    Subtracted, it leaves a bandit with other rewards and the same gradient, run with no baseline.
+    Subtracting it gives a bandit with other rewards and the same gradient, which is run without baseline.
     """
     problem = entry.problem
     policy, means = problem.policy, problem.mean_rewards[0]
@@ -180,7 +180,7 @@ def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     weights = np.divide(probs, norms, out=np.zeros_like(probs), where=norms > 0)
     pulls = np.linalg.pinv((weights * scores.T) @ scores) @ ((probs * means) @ scores)
     left = weights * (scores @ pulls) / probs
-    # Few digits: the same problem, and so the same draws, on machines whose last bits differ.
+    # Values are rounded, so that the problem and its draws are the same on machines with different last bits.
     rewards = (problem.reward_values - (means - left)[None, :, None]).round(12)
     other = changed(problem, reward_values=rewards)
     cells = GradientCell(problem, group_size), GradientCell(other, group_size)
@@ -205,7 +205,7 @@ def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def no_value(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """V = 0 everywhere: vanilla is the oracle, group by group."""
+    """The checks with V = 0 everywhere: vanilla is the oracle, group by group."""
     cell, pair = GradientCell(entry.problem, group_size, 2), (ORACLE, VANILLA)
     wins = float(oracle_beats_vanilla(entry.problem.moments()).any())
     yield by_how_much(entry, cell, pair, 0.0, "vanilla is the oracle")
@@ -213,7 +213,7 @@ def no_value(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
-    """Figures worked out by hand on the skewed problem, as printed; norm-weighted is grpo at G = 2."""
+    """Checks of printed numbers on the skewed problem, computed by hand; norm-weighted is grpo at G = 2."""
     for (group_size, baseline), figure in PRINTED.items():
         digits = 0.05 if figure > 11 else 0.0005
         yield entry.check(
@@ -226,11 +226,11 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The corollary inside Assumption 2, its failures outside, and the printed figures: on fixed problems,
-    generated ones of both kinds, and digits.
+    """The checks of the corollary under Assumption 2, of its failures without it, and of the printed numbers,
+    on fixed problems, generated ones of both kinds, and digits.
     """
     uniform = Entry("uniform", "made-up", SoftmaxBandit.bernoulli([0.25] * 4, [1, 0, 0, 0]))
-    # 0 < V/2 < b* < V, which no drawn problem need have: twice b* decides, not b*.
+    # This problem has 0 < V/2 < b* < V, which drawn problems need not have: 2 b* decides, not b*.
     likely = Entry("likely", "made-up", SoftmaxBandit.bernoulli([0.5, 0.25, 0.25], [1, 0, 0]))
     for entry in (suite.skewed, likely):
         yield from outside(entry, 4)
@@ -262,7 +262,7 @@ RIVALS_ON_NETWORKS = OF_ONE_PROMPT
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """The corollary where it holds and its failures where it does not, prompt by prompt."""
+    """The checks of the corollary and of its failures, prompt by prompt."""
     for entry in suite.single_prompts:
         yield from outside(entry, 4)
         yield from thresholds(entry)

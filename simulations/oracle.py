@@ -1,16 +1,17 @@
 """Corollary 4: MSE of grpo over MSE of the oracle tends to 1: not knowing the critic costs little.
 
-At one prompt the ratio is 1 + (σ² tr F + ‖g‖²)/((G-1)(τ - ‖g‖²)), its excess of order 1/G; in a
-minibatch whose prompts differ the excess is c₃/((G-1)(G c₁ + c₂)), of order 1/G².
+At one prompt the ratio is 1 + (σ² tr F + ‖g‖²)/((G-1)(τ - ‖g‖²)), its excess of order 1/G; in a minibatch of
+different prompts the excess is c₃/((G-1)(G c₁ + c₂)), of order 1/G².
 
-The ratio is checked at small G, where its rivals are far apart, and to G = 32 where enumeration
-reaches; its order is checked as the slope of log(excess): on log(G-1) at one prompt, where it is
-exactly -1, and on log G in a minibatch, where the exact formula says how far it has come towards -2
-between two group sizes.
+The ratio is checked at small G, where its rivals are far apart, and up to G = 32 if enumeration is possible.
+Its order is checked as the slope of log(excess): against log(G-1) at one prompt, where it is exactly -1, and
+against log G in a minibatch, where the exact formula gives its value between two group sizes on the way to
+-2.
 
-Falsified by a ratio whose interval misses the prediction, or by a slope of the rival's order.
+The claim is falsified if the interval of a ratio excludes the prediction, or if the slope has the rival's
+order.
 
-Cost: the excess at the largest G is small beside the noise of the two errors, which share draws.
+Cost: the excess at the largest G is small compared with the noise of the two errors, which share draws.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ SMALL, LARGE = 4, 16
 """The group sizes between which orders in minibatches are measured."""
 
 AT_ONE_PROMPT = (2, 4, 8)
-"""Those at one prompt, where the order is the same between any."""
+"""The group sizes at one prompt, where the order is the same between any two."""
 
 LARGER = (8, 32)
-"""Group sizes of ratios on problems of few outcomes, where enumeration reaches them."""
+"""The group sizes of ratios on problems of few outcomes, which can be enumerated."""
 
 LEAST = 1e-3
 """The oracle's error, as a share of E[‖s‖² a²]/G, below which no ratio is checked."""
@@ -57,7 +58,7 @@ def excess_of(cell: GradientCell) -> Ratio:
 
 
 def oracle_error(cell: GradientCell) -> float:
-    """The oracle's error with one output, enumerated, over B G: at one prompt its error at any G."""
+    """The oracle's enumerated error with one output over B G; at one prompt this is its error at any G."""
     return _of_one_output(cell.problem) / (cell.group_size * cell.batch_size)
 
 
@@ -67,12 +68,12 @@ def _of_one_output(problem: SoftmaxBandit) -> float:
 
 
 def _has_error(cell: GradientCell) -> bool:
-    """Whether the oracle has an error to divide by: a design's own question, whatever is predicted."""
+    """Whether the oracle's error is not 0, which the design determines independently of the predictions."""
     return oracle_error(cell) > LEAST * noise(cell, ORACLE)
 
 
 def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
-    """The ratio; nothing where the oracle has no error at all, or a share too small to divide by."""
+    """The checks of the ratio; no checks if the oracle's error is 0 or too small to divide by."""
     cell = GradientCell(entry.problem, group_size, batch_size)
     if not _has_error(cell):
         return
@@ -86,13 +87,13 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
 def _slope(
     entry: BanditEntry, batch_size: int, group_sizes: Sequence[int] = (SMALL, LARGE)
 ) -> Iterator[Check]:
-    """The order of the excess between group sizes; nothing where the oracle has no error."""
+    """The checks of the excess's order between group sizes; no checks if the oracle has no error."""
     cells = [GradientCell(entry.problem, g, batch_size) for g in group_sizes]
     if not all(map(_has_error, cells)):
         return
     moments, shift = entry.problem.moments(), 1 if entry.problem.contexts == 1 else 0
     abscissae = tuple(log(g - shift) for g in group_sizes)
-    # An excess that is no positive number has no order: 0 says so.
+    # An excess that is not positive has no order, which is written as 0.
     excess = [oracle_ratio(moments, g, batch_size) - 1 for g in group_sizes]
     sound = all(np.isfinite(value) and value > 0 for value in excess)
     predicted = float(np.polyfit(abscissae, np.log(excess), 1)[0]) if sound else 0.0
@@ -111,7 +112,7 @@ def ratios(
     batches: Iterable[tuple[BanditEntry, int]],
     ordered: Sequence[BanditEntry],
 ) -> Iterator[Check]:
-    """Ratios at small G at one prompt and in minibatches of B, orders on some of these problems."""
+    """Checks of ratios at small G at one prompt and in minibatches of B, and of orders on some problems."""
     for entry in singles:
         for group_size in group_sizes:
             yield from _ratio(entry, group_size, 1)
@@ -125,7 +126,9 @@ def ratios(
 
 
 NOISY = "noisy"
-"""Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1)."""
+"""A problem with equal arms and a reward that is almost noise: ‖g‖² is small, and the ratio is near
+G/(G-1).
+"""
 
 
 def batches_of(suite: Suite) -> list[tuple[BanditEntry, int]]:
@@ -134,7 +137,9 @@ def batches_of(suite: Suite) -> list[tuple[BanditEntry, int]]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Ratios at small G everywhere; orders where the excess is large, since they are the same."""
+    """The checks of ratios at small G on all problems, and of orders on problems with a large excess, since
+    orders are the same.
+    """
     batches = batches_of(suite)
     ordered = [suite.balanced, suite.coin, *suite.coins(), *prompts(suite.digits, 1)]
     ordered += [entry for entry, _ in batches if entry.origin != "real"]
@@ -152,7 +157,7 @@ ORDERED = 2
 
 
 def largest(entries: list[BanditEntry]) -> list[BanditEntry]:
-    """The entries of each origin with the largest excess: there its order takes the fewest groups."""
+    """The entries of each origin with the largest excess, for which the order needs the fewest groups."""
 
     def excess(entry: BanditEntry) -> float:
         ratio = oracle_ratio(entry.problem.moments(), LARGE)
@@ -165,7 +170,7 @@ def largest(entries: list[BanditEntry]) -> list[BanditEntry]:
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """Ratios at small G everywhere; orders at one prompt and in minibatches."""
+    """The checks of ratios at small G on all problems, and of orders at one prompt and in minibatches."""
     cases = [(entry, 1) for entry in suite.token_problems if entry.problem.contexts > 1]
     ordered = largest(suite.single_prompts) + largest([entry for entry, _ in cases])
     return ratios(suite.group_sizes[:2], suite.single_prompts, cases, ordered)

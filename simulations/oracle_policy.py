@@ -1,23 +1,24 @@
 """Corollary 9: the limit weights of grpo and of the oracle differ by O(1/G²) at fixed B.
 
-Runs of both are extrapolated to the limits of (T + t₀) E δδᵀ, as for Theorem 8, and it is the
-eigenvalues of ½ Λ^½ Γ Λ^½ of the two that are compared, with noise that does not commute with the
-Hessian, and in one direction at several G for the order.
+Runs of both are extrapolated to the limits of (T + t₀) E δδᵀ, as for Theorem 8. The checks compare the
+eigenvalues of ½ Λ^½ Γ Λ^½ of the two, with noise that does not commute with the Hessian, and in one direction
+at several G for the order.
 
-To first order in it the difference is C/(B G(G-1)), C the weight of the covariance E[σ²F + g gᵀ]; in
-one identifiable direction that is exact. The weights are linear in the covariance of one gradient at
-the optimum, so they are measured there, at G up to 32, and in whole training runs, as the mean gap
-of grpo less that of the oracle on the same draws, at G = 2, 4 and 8.
+To first order the difference is C/(B G(G-1)), where C is the weight of the covariance E[σ²F + g gᵀ]; in one
+identifiable direction this is exact. The weights are linear in the covariance of one gradient at the optimum,
+so they are measured there, at G up to 32, and in whole training runs, as the mean gap of grpo minus that of
+the oracle on the same draws, at G = 2, 4 and 8.
 
-Orders are slopes on ½ log(G(G-1)), where the order G⁻² is the slope -2 at every G; on log G the
-slope tends to -2, and the formula says how far it has come.
+Orders are slopes against ½ log(G(G-1)), for which the order G⁻² is the slope -2 at every G; against log G the
+slope tends to -2, and the formula gives its value.
 
-Both need what the paper assumes: that the covariance in the identifiable directions depends on θ
-through Uᵀθ alone. It holds where a flat direction changes nothing, and fails for a mixture, whose
-weights have another difference at every endpoint.
+Both need the paper's assumption that the covariance in the identifiable directions depends on θ only through
+Uᵀθ. It holds if a flat direction changes nothing, and fails for a mixture, in which the weights' difference
+depends on the endpoint.
 
-Falsified by a slope of another order, or a difference that is not the one predicted. A finite run
-has an error of order 1/T, which is taken off as for Theorem 8; products of it are left and computed.
+The claim is falsified by a slope of another order, or by a difference that is not the predicted one. A finite
+run has an error of order 1/T, which is removed as for Theorem 8; products of this error remain and are
+computed.
 
 Cost: about 20 seconds on two cores.
 """
@@ -53,10 +54,12 @@ OFFSET = 60.0
 """t₀ of the rates c/(t + t₀)."""
 
 SHORT, STAGES = 25, 2
-"""Steps of the shortest runs that are extrapolated, and how many lengths of them."""
+"""The steps of the shortest extrapolated runs, and the number of run lengths."""
 
 REACH = 5.0
-"""Θ: standard deviations of the linear recursion; five are met once in a million steps."""
+"""The radius of Θ in standard deviations of the linear recursion; five are reached once in a million
+steps.
+"""
 
 
 def pairs(group_size: int) -> int:
@@ -66,9 +69,7 @@ def pairs(group_size: int) -> int:
 def _slope(
     entry: LandscapeEntry, group_sizes: tuple[int, ...], weight: int, exactly: bool
 ) -> Check:
-    """The order of a weight's difference at the optimum, on an axis where it is -2 at every G or on
-    that of log G.
-    """
+    """The order of a weight's difference at the optimum, against log G or with slope -2 at every G."""
     constant = float(constants(entry)[weight])
     axis, places, margin = "log G", [log(g) for g in group_sizes], FAR_ORDER
     if exactly:
@@ -96,7 +97,7 @@ def _places(group_sizes: tuple[int, ...]) -> list[float]:
 
 
 def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
-    """Every weight's difference at the optimum: its order, and its constant at the least G."""
+    """The checks of every weight's difference at the optimum: its order, and its constant at the least G."""
     for k, constant in enumerate(constants(entry).tolist()):
         yield _slope(entry, group_sizes, k, exactly=True)
         for group_size in group_sizes[:2]:
@@ -108,7 +109,7 @@ def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[
 def runs_at(
     entry: LandscapeEntry, group_size: int, steps: int, offset: float = OFFSET
 ) -> NearOptimum:
-    """Runs from the optimum, on a Θ that they hardly ever reach the edge of."""
+    """Runs from the optimum, on a Θ with an edge that they almost never reach."""
     runs = NearOptimum(entry, group_size, steps, Decay(scale(entry), offset))
     return replace(runs, radius=REACH * sqrt(float(np.linalg.eigvalsh(runs.spread()).max())))
 
@@ -149,7 +150,7 @@ class _Difference:
 
     @property
     def error(self) -> float:
-        """The error of either gap: the product of what each of its runs leaves out."""
+        """The error of each gap, which is the product of its runs' errors."""
         shortest = self.runs[0][0]
         return shortest.time * sum(
             shortest.size(estimator)
@@ -159,7 +160,7 @@ class _Difference:
 
 
 def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[Check]:
-    """The difference in whole training runs: the order in G, and the size."""
+    """The checks of the difference in whole training runs: the order in G, and the size."""
     places = _places(group_sizes)
     differences = [_Difference(entry, g) for g in group_sizes]
     first, values = differences[0], [pair.predicted for pair in differences]
@@ -170,7 +171,7 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
         equal(-2.0, ORDERS, digits=off / (places[-1] - places[0]), relative_margin=FAR_ORDER),
     )
     ((grpo,),), ((oracle,),) = (first.runs[0][0].noise(estimator) for estimator in (GRPO, ORACLE))
-    # c λ is 2: without the 1 the weight is 3/4 as large.
+    # Here c λ = 2, so without the 1 the weight is 3/4 as large.
     wrong = {DENOMINATOR: 0.75 * values[0], RAW: float(grpo - oracle)}
     yield entry.check(
         f"G={first.group_size}: difference of the mean gaps, extrapolated",
@@ -180,9 +181,9 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
 
 
 def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Check:
-    """How far the gap's two laws are apart, by their Laplace transforms after T steps: the order in G."""
+    """The check of the order in G of the two laws' distance, by their Laplace transforms after T steps."""
     runs = [runs_at(entry, g, steps) for g in group_sizes]
-    # Where a law's transform has gone a good part of its way from 1 to 0.
+    # A rate at which a law's transform is well between 1 and 0.
     rate = 1 / (2 * float(entry.problem.curvatures.max() * runs[0].spread()[-1].max()))
     terms = (GapTransform(ORACLE, steps, rate), 1.0), (GapTransform(GRPO, steps, rate), -1.0)
     places = _places(group_sizes)
@@ -203,7 +204,7 @@ def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Ch
 def _limits(
     entry: LandscapeEntry, group_size: int, first: int, steps: int, stages: int
 ) -> Iterator[Check]:
-    """The difference of every limit weight, from the second moments of runs of both."""
+    """The checks of the difference of every limit weight, from the second moments of runs of both."""
     curvatures = entry.problem.curvatures
     schedule = Decay(1.0 / float(curvatures[0]), 40.0)
     limit = Limit(NearOptimum(entry, group_size, steps, schedule), first, stages)
@@ -230,8 +231,8 @@ def _limits(
 
 
 def _variants(landscapes: Landscapes) -> Iterator[Check]:
-    """The constant again: two prompts in a minibatch halve the difference, and far along a flat
-    direction that the covariance does not see it is the same.
+    """The checks of the constant: two prompts in a minibatch halve the difference, and it is the same far
+    along a flat direction that does not change the covariance.
     """
     for entry in landscapes["quarrel"]:
         halved = difference(entry, 2, 2)
@@ -244,7 +245,9 @@ def _variants(landscapes: Landscapes) -> Iterator[Check]:
 
 
 def _ends(entry: LandscapeEntry) -> Check:
-    """Where the covariance sees a flat direction, another difference at every endpoint, here of two θ₂."""
+    """The check with a flat direction that changes the covariance: the difference depends on the endpoint,
+    here for two θ₂.
+    """
     ends = [np.array([0.0, end]) for end in (-2.0, 2.0)]
     # G(G-1) = 2.
     noises = [parts_of(entry.problem, away)[2] / 2 for away in ends]
@@ -259,13 +262,13 @@ def _ends(entry: LandscapeEntry) -> Check:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The difference at the optimum and in whole runs, its order, and what it rests on."""
+    """The checks of the difference at the optimum and in whole runs, of its order, and of its assumptions."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     for entry in landscapes["triple"]:
         yield from _gradients(entry, (2, 4, 16))
     for number, entry in enumerate(landscapes["quarrel"]):
         yield from _gradients(entry, (2, 4, 16))
-        # The made-up one and the first that is generated; runs cost more than gradients.
+        # The made-up problem and the first generated one, because runs cost more than gradients.
         if number < 2:
             yield from _whole_runs(entry, (2, 4))
             yield _laws(entry, (2, 4), 100)

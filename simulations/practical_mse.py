@@ -1,13 +1,12 @@
 """Theorem 12: the error of practical GRPO is the variance of its estimate and a squared bias of order η².
 
-Checked on Algorithm 2 at token problems of one, two and three tokens and of unequal lengths, with the
-policy at given distances from the one that drew, and after drawn steps. The squared bias of the token
-ratio is of order η², that of a penalty without ratio of order β² η², with amounts that are closed forms;
-one-token outputs have none but the penalty's. The mean of the sequence ratio is the gradient. The errors
-of the token ratio, the ratio up to a token, GSPO's geometric mean, the sequence ratio and PPO's clipping
-stand side by side.
+The checks run Algorithm 2 on token problems of one, two and three tokens and of unequal lengths, with the
+policy at given distances from the sampling policy, and after drawn steps. The squared bias of the token ratio
+is of order η², that of a penalty without ratio of order β² η², with amounts in closed form; one-token outputs
+have only the penalty's bias. The mean of the sequence ratio is the gradient. The errors of the token ratio,
+the ratio up to a token, GSPO's geometric mean, the sequence ratio and PPO's clipping are compared.
 
-Falsified by a slope or an amount that enumeration or an interval misses, or by a leading variance that
+The claim is falsified if enumeration or an interval excludes a slope or an amount, or if the leading variance
 is tr Σ/σ².
 
 Cost: some 10⁵ groups of 2 to 8.
@@ -55,21 +54,21 @@ RIVALS = (
 
 GROUP, BETA, CLIP = 8, 0.2, 0.2
 UNEQUAL = (0.1, 0.28)
-"""Clipping that is wider above than below, as DAPO has it."""
+"""Clipping that is wider above than below, as in DAPO."""
 NEAR = (1 / 64, 1 / 4)
-"""Distances, in standard deviations of the change of log-probability, at which slopes are asked."""
+"""The distances for slopes, in standard deviations of the change of log-probability."""
 FAR = NEAR[-1]
 """The distance at which rules are compared."""
 BETAS = (BETA / 8, BETA)
 BY_BETA = [(FAR, beta) for beta in BETAS]
-"""Weights of a penalty at which its slope is asked, there."""
+"""The weights of a penalty for its slope."""
 PROMPTS, LARGE = 2, 64
-"""Prompts of a minibatch of several; the group size that stands for a large one."""
+"""The number of prompts in a larger minibatch; the group size that is used as a large one."""
 
 TOKEN, SEQUENCE = Rule("token", kl_ratio="sequence"), Rule("sequence", kl_ratio="sequence")
-"""Without bias of the penalty: it has the sequence ratio."""
+"""A rule without bias of the penalty, because it has the sequence ratio."""
 PENALTY = Rule("sequence")
-"""With the penalty's bias alone."""
+"""A rule with only the penalty's bias."""
 
 
 def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> WeightedPrediction:
@@ -85,7 +84,7 @@ def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> W
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Outputs of several tokens, where the policy moves; one token, on bandits and real data."""
+    """Checks of outputs of several tokens with a changing policy, and of one token."""
     lone = (suite.skewed, *suite.strong(), suite.lopsided[-1])
     return checks_on(suite, batches("tokens", suite.generated, suite.seed), lone)
 
@@ -103,12 +102,12 @@ def checks_on(
 
 
 def weights_of(batch: Batch) -> tuple[float, ...]:
-    """w of the groups' std, by prompt."""
+    """The weight w of std, by prompt."""
     return tuple(count_table("std", GROUP).weight(batch.problem.moments().value))
 
 
 def slopes(batch: Batch) -> Iterator[Check]:
-    """The orders of both squared biases, in the distance and in β."""
+    """The checks of both squared biases' orders, in the distance and in β."""
     orders, weights = {LINEAR: 1.0, QUARTIC: 4.0}, weights_of(batch)
     near = [(distance, BETA) for distance in NEAR]
     for what, rule, predicted_at, settings, places, rivals in (
@@ -128,7 +127,7 @@ def slopes(batch: Batch) -> Iterator[Check]:
 
 
 def amounts(batch: Batch) -> Iterator[Check]:
-    """The squared biases at one distance, and the errors side by side."""
+    """The checks of the squared biases at one distance, and of the errors."""
     moments = batch.problem.moments()
     cell = batch.cell(GROUP, FAR, beta=BETA, weights=(float(weights_of(batch)[0]),))
     for rule, beta, rival in (
@@ -160,7 +159,7 @@ def amounts(batch: Batch) -> Iterator[Check]:
 
 
 def in_pairs(batch: Batch) -> Iterator[Check]:
-    """The mean in groups of two, where w = 1 is far from 1/σ, and the error."""
+    """The checks of the mean in groups of two, where w = 1 is far from 1/σ, and of the error."""
     apart = float(batch.problem.moments().reward_variance[0] ** -0.5 - 1)
     there = batch.problem.with_theta(batch.problem.policy.theta + FAR * batch.drift).gradient()
     limit = apart**2 * float(there @ there)
@@ -176,7 +175,7 @@ def in_pairs(batch: Batch) -> Iterator[Check]:
 
 
 def drawn(batch: Batch) -> Iterator[Check]:
-    """The mean squared bias after one and after two small steps of Algorithm 2 itself."""
+    """The checks of the mean squared bias after one and two small steps of Algorithm 2 itself."""
     rate = float(np.linalg.norm(batch.drift) / np.linalg.norm(batch.problem.gradient())) / 2048
     at = token_outcomes(batch.problem, None, batch.reference)
     settings: list[tuple[int, int, float, Rule]] = [
@@ -207,8 +206,8 @@ def drawn(batch: Batch) -> Iterator[Check]:
             equal(
                 leading,
                 {MEAN_STEP: batch.squared_bias(drift, 2, beta, rule)} if usual else {},
-                # The terms left out are of third order in the drift; the rest is a share of that. The
-                # mean of several prompts' steps is no longer than one's.
+                # The omitted terms are of third order in the drift, and the rest is a share of that. The mean
+                # of several prompts' steps is not longer than one step.
                 digits=2 * steps**3 * batch.next_order(rate, beta, rule),
                 relative_margin=ROUGH if usual else 4.0,
             ),
@@ -216,7 +215,7 @@ def drawn(batch: Batch) -> Iterator[Check]:
 
 
 def one_token(entry: BanditEntry) -> Iterator[Check]:
-    """No bias of the ratio, and that of the penalty."""
+    """The checks that the ratio has no bias, and of the penalty's bias."""
     batch = Batch(entry, 1)
     cell = batch.cell(GROUP, FAR, beta=BETA)
     rules = (Rule("none"), 0.0), (Rule(), BETA)
@@ -231,7 +230,7 @@ def one_token(entry: BanditEntry) -> Iterator[Check]:
 
 
 def bound(entry: BanditEntry) -> Check:
-    """A leading variance above tr Σ/σ², where rewards are graded."""
+    """The check of a leading variance above tr Σ/σ² with graded rewards."""
     problem, outcomes = entry.problem, entry.problem.outcomes
     moments = problem.moments()
     square = float(moments.reward_variance[0])

@@ -1,7 +1,7 @@
-"""Claims settled side by side, each by a process of its own, with what its figures show.
+"""Runs of claims in parallel, each in its own process, with the points of its figures.
 
-Designs, enumerations and decisions hold the interpreter: threads of one process would wait for each
-other. The processes share the store alone, so that what one has finished stays.
+Designs, enumerations and decisions hold the interpreter lock, so threads of one process would wait for each
+other. The processes share only the store, so finished work is kept.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ FORMULAS = {
     *("predictions", "estimators", "ustatistics", "distributions", "moments", "problems"),
     *("evidence", "interior_problems"),
 }
-"""Rooms whose errors in the design of a claim refute it, on the suite's own problems."""
+"""Packages for which an error in the design of a claim refutes the claim, on the suite's own problems."""
 
 MACHINERY = {"evidence", "engines", "interior_problems"}
-"""Rooms of the experiments that are not claims."""
+"""Packages of the experiments that are not claims."""
 
 THREADS = {"cuda": 4}
-"""Threads of each process by engine, one unless given: blocks of one process run on a device side by side,
-those of several take turns.
+"""Threads of each process by engine (default: one): blocks of one process run on a device in parallel, blocks
+of several processes take turns.
 """
 
 PATIENCE_SECONDS = 20.0
-"""Seconds in which a process whose parent has died finishes its block."""
+"""The seconds that a process without parent has to finish its block."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """Claims with their verdicts, and the measured points of their figures, a row each."""
+    """Claims with their verdicts, and the measured points of their figures, with a row each."""
 
     run: Run
     points: pd.DataFrame
@@ -76,19 +76,19 @@ def settle(
     store = Store(folder)
     designed, shown, failed = designs(stems, suite)
     run = run_claims(designed, options, store, cluster).with_failed(failed)
-    # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
+    # Each claim runs alone, so a block's content is the same to the last bit.
     drawn = {name: number for plan in run.plans for name, number in plan.replications.items()}
     points = tidy([run_points(claim, options, store, cluster, drawn) for claim in shown])
     return Settled(run, points)
 
 
 def processes_of(stems: Sequence[str], options: Options) -> int:
-    """The number of processes that claims are settled in."""
+    """The number of processes for claims."""
     return min(max(options.workers // THREADS.get(options.engine, 1), 1), len(stems))
 
 
 def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: Path) -> Settled:
-    """Settle each claim in one of several processes.
+    """Run each claim in one of several processes.
 
     Raises:
         LostWorkers: a process died; finished blocks are kept, and the same call continues.
@@ -111,7 +111,7 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
             raise LostWorkers(message) from error
         raise
     finally:
-        # Finish and keep what is under way when a run stops.
+        # When a run stops, running blocks are finished and kept.
         pool.shutdown(cancel_futures=True)
     runs = [part.run for part in parts]
     run = Run(
@@ -124,7 +124,7 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
 
 
 def _obey() -> None:
-    """Leave interruptions to the process that asked for this one, and end when it ends."""
+    """Leave interruptions to the parent process, and end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     Thread(target=_end_with_parent, daemon=True).start()
@@ -135,7 +135,7 @@ def _end_with_parent() -> None:
     assert parent is not None, "only a child process has one to wait for"
     connection.wait([parent.sentinel])
     os.kill(os.getpid(), signal.SIGTERM)
-    # Whoever waits for work by then would wait for ever.
+    # A process that waits for work at that point would wait forever.
     time.sleep(PATIENCE_SECONDS)
     os._exit(1)
 
@@ -143,15 +143,15 @@ def _end_with_parent() -> None:
 def designs(
     stems: Sequence[str], suite: Suite, *, figures: bool = True
 ) -> tuple[list[Claim], list[Sequence[Point]], dict[str, str]]:
-    """Claims, the points of each one's figures, none unless these are asked for, and by stem what failed
-    where there is no design.
+    """The claims, the points of their figures (empty unless requested), and by stem the failures of claims
+    without a design.
     """
     made: list[Claim] = []
     points: list[Sequence[Point]] = []
     failed: dict[str, str] = {}
     for stem in stems:
         try:
-            # How many threads add up a product shows in its last digits.
+            # The number of threads that add up a product changes its last digits.
             with threadpool_limits(1):
                 designed = claim(stem, suite).made()
                 shown = curves(stem, suite) if figures else ()
@@ -167,7 +167,7 @@ def designs(
 
 
 def _formula_error(error: Exception) -> str | None:
-    """The failure in words where a formula of the library raised the error; else None."""
+    """The failure in words if a formula of the library raised the error; else None."""
     frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
     rooms = [_room(path) for path, _ in frames]
     last = max(
@@ -186,7 +186,7 @@ def _formula_error(error: Exception) -> str | None:
 
 
 def _room(path: Path) -> str:
-    """The room of a file of ours; "" of others."""
+    """The package of a file of this project; "" for other files."""
     for root in (HERE, LIBRARY):
         if root in path.parents:
             return path.relative_to(root).with_suffix("").parts[0]

@@ -1,14 +1,14 @@
 """Lemma 6: the mean gap of the meta-algorithm lies under a bound that falls like 1/T for ηₜ = c/t
 and stays at a floor for a constant rate.
 
-First what needs no training (:mod:`~simulations.parts.assumptions`): the constants, and the closed
-forms. Then the bounds themselves, (a), (b) and the recursion behind them, where the return is nearly
-quadratic and the noise nearly the same everywhere: there they are attained, and a bound with another
-constant is refuted; where c is below 1/(2λ) the gap falls more slowly than 1/T. Runs on other problems
-lie under the bound at several steps, with slack reported; tighter bounds are refuted.
+:mod:`~simulations.parts.assumptions` checks the constants and the closed forms, which need no training. The
+other checks are of the bounds (a), (b) and the recursion behind them. If the return is nearly quadratic and
+the noise nearly constant, the bounds are attained and a bound with another constant is refuted; if c is below
+1/(2λ) the gap falls more slowly than 1/T. Runs on other problems are below the bound at several steps, with
+reported slack; tighter bounds are refuted.
 
-Falsified by a mean gap above the bound, a bound further above an attained gap than its constants
-vary on the ball, a speed in T other than 1/T.
+The claim is falsified if a mean gap is above the bound, if a bound exceeds an attained gap by more than its
+constants vary on the ball, or if the speed in T is not 1/T.
 
 Cost: about 15 s on one core.
 """
@@ -43,24 +43,24 @@ ANY_RATE = "slope -1 in T for every c"
 RIVALS = (*assumptions.RIVALS, SLOPE, BEYOND, ANY_RATE)
 
 NARROW = 0.15
-"""Radius on which curvature and noise vary by a few percent: there the bounds are attained."""
+"""The radius within which curvature and noise vary by a few percent, so that the bounds are attained."""
 
 
 def _between_ends(bound: float, least: float, most: float, wrong: dict[str, float]) -> Statement:
-    """A bound that is attained up to what its constants vary by where runs are, as their own recursions
-    say; so are rivals.
+    """The check of a bound that is attained up to the variation of its constants in the region of runs,
+    computed by their recursions; the same for rivals.
     """
     ratio = most / least
     return attained(bound, bound / sqrt(ratio), wrong, ratio=ratio, relative_margin=ATTAINED)
 
 
 def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
-    """A single long step from near the edge: the factor of the recursion."""
+    """The checks of a single long step from near the edge, for the recursion's factor."""
     group_size, basin = 64, Basin(entry, NARROW, 0.7 * NARROW)
     rate, mu, smooth = 1 / (2 * basin.curvature), basin.pl, basin.smoothness
     mse = gradient_mse(basin.scan.at(basin.distance).moments(), "grpo", group_size).mse
     noise = smooth * rate**2 * mse / 2
-    # Half as far from the optimum it ends; three deviations of it lie within the ball.
+    # It ends at half the distance from the optimum, and three deviations of it are within the ball.
     least, most = basin.both([rate], basin.radius, mse)
     wrong = {
         MU: (1 - mu * rate + mu * smooth * rate**2) * basin.gap + noise,
@@ -74,7 +74,7 @@ def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _from_the_optimum(entry: LandscapeEntry) -> Iterator[Check]:
-    """A single short step from the optimum: the noise, of minibatches and of REINFORCE's one output."""
+    """Checks of a short step from the optimum, for the noise of minibatches and of REINFORCE's one output."""
     rate, scan = 0.02 / float(entry.problem.curvatures[0]), Basin(entry, NARROW, 0.0).scan
     moments = scan.at(0.0).moments()
     for batch, size, estimator in ((2, 4, "grpo"), (1, 1, "vanilla")):
@@ -92,7 +92,7 @@ def _from_the_optimum(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _attained(entry: LandscapeEntry) -> Iterator[Check]:
-    """(a) after many small steps, within a ball on which it is attained."""
+    """The checks of (a) after many small steps, within a ball on which it is attained."""
     group_size, steps = 2, 90
     basin = Basin(entry, NARROW, NARROW / 3)
     most = basin.mse("grpo", group_size)
@@ -101,7 +101,7 @@ def _attained(entry: LandscapeEntry) -> Iterator[Check]:
         float(constant_bound(steps, basin.gap, eta, mse=mse, **basin.known))
         for mse in (most, basin.mse("oracle", group_size), 0.0)
     )
-    # What is left of the start, and the whole floor.
+    # The remaining part of the start, and the whole floor.
     start, floor = (
         float(recursion(gap, np.full(count, eta), mse=mse, **basin.known)[-1])
         for gap, count, mse in ((basin.gap, steps, 0.0), (0.0, 20 * steps, most))
@@ -117,7 +117,7 @@ def _attained(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
-    """(b), which the gap times T + t₀ tends to, on the same ball, from where the start fades at once."""
+    """Checks of (b), the limit of the gap times T + t₀, on the same ball, from a start that decays fast."""
     group_size, (near_end, end), narrow = 2, (40, 80), Basin(entry, NARROW, NARROW / 3)
     most, oracle = (narrow.mse(estimator, group_size) for estimator in ("grpo", "oracle"))
     c = 1.5 / narrow.curvature
@@ -131,7 +131,7 @@ def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
         ORACLE: decay_constant(c, mse=oracle, **basin.known),
         SLOPE: limit * (far**1.5 - near**1.5) / (far - near) / sqrt(near),
     }
-    # (T + t₀) gap is the limit and a term in 1/(T + t₀), which two T's cancel.
+    # (T + t₀) gap is the limit plus a term in 1/(T + t₀), which cancels between two T.
     weights = (far**2 / (far - near), -(near**2) / (far - near))
     low, high = (
         float(weights[0] * curve[end] + weights[1] * curve[near_end])
@@ -148,7 +148,7 @@ def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _both(basin: Basin, rates: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The recursion from below and above, with what its constants are within the start of runs and some
+    """The recursion from below and above, with the bounds of its constants from the start of runs to some
     deviations of their end.
     """
     most = basin.mse("grpo", group_size)
@@ -158,7 +158,7 @@ def _both(basin: Basin, rates: np.ndarray, group_size: int) -> tuple[np.ndarray,
 
 
 def _offset(entry: LandscapeEntry) -> Iterator[Check]:
-    """A few short steps from the optimum, where the first rates count."""
+    """The checks of a few short steps from the optimum, for which the first rates matter."""
     group_size, steps, schedule = 4, 6, Decay(0.1 / entry.problem.curvatures[0], 2.0)
     scan = Basin(entry, NARROW, 0.0).scan
     mse = gradient_mse(scan.at(0.0).moments(), "grpo", group_size).mse
@@ -177,8 +177,8 @@ def _offset(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _beyond(entry: LandscapeEntry) -> Iterator[Check]:
-    """A first step beyond 2/L, on a ball where μ < L; and the paper's c/t, t₀ = 0, which has such
-    steps, projected on that ball.
+    """The checks of a first step beyond 2/L, on a ball with μ < L; and of the paper's c/t with t₀ = 0, which
+    has such steps, projected on that ball.
     """
     basin = Basin(entry, 0.8, NARROW)
     rate, mu, smooth = 2.8 / basin.smoothness, basin.pl, basin.smoothness
@@ -201,7 +201,7 @@ def _beyond(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _slowly(entry: LandscapeEntry) -> Iterator[Check]:
-    """c below 1/(2λ): the start is forgotten like T^(-2cλ), more slowly than 1/T."""
+    """The check with c below 1/(2λ): the effect of the start decays like T^(-2cλ), more slowly than 1/T."""
     ends, t0 = (15, 60), 4.0
     decay = Decay(0.3 / float(entry.problem.curvatures[0]), t0)
     runs = NearOptimum(entry, 8, ends[-1], decay, start=(0.1,), radius=0.6)
@@ -229,7 +229,7 @@ def _under(
     steps: tuple[int, int],
     schedules: tuple[str, ...],
 ) -> Iterator[Check]:
-    """The gap under the bound at every one of some steps, and its slack; rates up to 1/20 of 1/L."""
+    """Checks that the gap is below the bound at several steps, with its slack, at rates up to 1/20 of 1/L."""
     basin = Basin(entry, radius, radius / 3)
     rate, c = 0.05 / basin.smoothness, 1.2 / basin.pl
     decay = Decay(c, float(np.ceil(c * basin.smoothness / 0.05)))
@@ -249,7 +249,7 @@ def _under(
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The constants, the bound attained where it can be, and held everywhere else."""
+    """The checks of the constants, of the bound in cases that attain it, and of the bound elsewhere."""
     yield from assumptions.checks(suite)
     parts = _one_step, _from_the_optimum, _attained, _attained_later, _offset, _beyond, _slowly
     for entry, part in product(suite.landscapes["dome"], parts):

@@ -1,9 +1,9 @@
-"""Beyond the paper: outputs that are lost before the estimate. Leave-one-out over the survivors climbs
-their own mean reward, times the chance that two survive, and its error is exact.
+"""Beyond the paper: outputs that are lost before the estimate. Leave-one-out over the survivors climbs the
+survivors' mean reward, times the chance that two survive, and its error is known exactly.
 
-Checked on problems of several prompts whose outputs survive by what they are, by their reward or by their
-length: the mean along a direction, where a lone survivor adds nothing and where it adds its raw reward;
-the MSE; and the number of survivors. An output that may be lost or not is two outputs of one score here.
+The checks use problems of several prompts with survival by output, by reward or by length. They cover the
+mean along a direction, if a lone survivor adds nothing and if it adds its raw reward; the MSE; and the number
+of survivors. An output that may be lost is written as two outputs with the same score.
 
 Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval
 misses.
@@ -39,15 +39,17 @@ NONE_LOST = "the error of full groups"
 RIVALS = (UNCHANGED, OVER_ALL, NO_PAIR, BLIND, DROPPED, NONE_LOST)
 
 G = 3
-"""The group size: small, so that groups of one survivor and of none count."""
+"""The group size; it is small, so that groups with one survivor or no survivor matter."""
 
 
 SURVIVAL_SEED = 5
-"""The seed of the outputs' chances to survive: any would do; it is kept, so that draws stay the same."""
+"""The seed of the outputs' survival probabilities; any seed would work, but it is fixed so that draws stay
+the same.
+"""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Survival by output and by reward on bandits, by length on outputs of several tokens."""
+    """Checks of survival by output and by reward on bandits, and by length on outputs of several tokens."""
     for entry in suite.few_outcomes:
         problem, rng = entry.problem, np.random.default_rng([SURVIVAL_SEED, entry.problem.contexts])
         by_output = rng.uniform(0.2, 1.0, size=(problem.contexts, problem.arms, 1))
@@ -63,7 +65,7 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def doubled(problem: SoftmaxBandit, survival: Array) -> tuple[SoftmaxBandit, tuple[bool, ...]]:
-    """The problem with an output for each arm, reward and fate, and which of these survive."""
+    """The problem with an output for each arm, reward and survival, and the outputs that survive."""
     joint = problem.policy.probs[..., None] * problem.reward_probs
     contexts, arms, rewards = joint.shape
     probs = np.concatenate([joint * survival, joint * (1 - survival)], axis=1)
@@ -78,7 +80,7 @@ def doubled(problem: SoftmaxBandit, survival: Array) -> tuple[SoftmaxBandit, tup
 
 
 def over_all(problem: SoftmaxBandit, survival: Array) -> Array:
-    """E h s (z - V): survivors alone are summed, and compared with all outputs."""
+    """The vector E h s (z - V): the sum is over survivors, but the baseline is over all outputs."""
     joint = problem.policy.probs[..., None] * problem.reward_probs
     values = (joint * problem.reward_values).sum(axis=(1, 2), keepdims=True)
     weights = (joint * survival * (problem.reward_values - values)).sum(axis=2)

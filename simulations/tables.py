@@ -1,4 +1,4 @@
-"""Tables of the commands ``check`` and ``plan``, for a terminal."""
+"""The tables of the commands ``check`` and ``plan``, for a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_table", "plan_table"]
 
 
 def check_table(stem: str, check: CheckResult) -> str:
-    """One check as a small table: each kind of evidence, then each rival."""
+    """One check as a small table, with each kind of evidence and then each rival."""
     rows = []
     for kind, findings in check.findings.items():
         estimate, ends = in_words(check, findings, 12)
@@ -36,7 +36,7 @@ def check_table(stem: str, check: CheckResult) -> str:
 
 
 def plan_table(plans: Sequence[Plan], budget: int) -> str:
-    """The draws that a run would make, and what it would cost: one row of each for each claim."""
+    """The draws and the cost of a run, with one row per claim."""
     draws: list[list[Any]] = []
     costs: list[list[float]] = []
     for plan in plans:

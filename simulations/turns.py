@@ -1,11 +1,11 @@
-"""Beyond the paper: credit over turns. Where decisions end episodes, a baseline of the turn's own returns
-is unbiased if it is made of the other episodes alone. Summed over later turns, pooled with own turns,
-or with the own one inside, it climbs something else, and what it climbs is exact.
+"""Beyond the paper: credit over turns. If decisions can end episodes, a baseline of the turn's own returns is
+unbiased if it comes only from the other episodes. If it is summed over later turns, pooled with own turns, or
+includes the own episode, it climbs another objective, which is known exactly.
 
-Checked on episodes that can be listed: turn by turn, the mean of each scheme along a direction, where no
-other episode reaches the turn too; by equal states in place of turns, where an episode comes back to one; and
-the noise of a turn's part, with the order of the per-turn baseline and the episode's. On networks a turn is a
-token.
+The checks use episodes that can be listed. They cover the mean of each scheme along a direction, turn by
+turn, also if no other episode reaches the turn; the mean by equal states, if an episode returns to a state;
+and the noise of a turn's part, with the order of the per-turn baseline and the episode's. On networks a turn
+is a token.
 
 Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval misses.
 
@@ -43,10 +43,12 @@ OWN_INSIDE, ONE_OVER_MEAN, NO_CHANCE, SUMMED, OF_ALL, POOLED, DROPPED, OWN_VISIT
     "a per-turn baseline is never noisier than the episode's",
 )
 RIVALS_ON_NETWORKS = RIVALS[:-2]
-"""Each token is a state of its own, and which baseline is the noisier goes by the network."""
+"""Each token is its own state, and the network determines which baseline is noisier."""
 
 CLEAR, ORDERED = 0.05, 0.12
-"""Shares of a mean, and of the noise, by which a rival is off where it is asked; less takes 10⁶ draws."""
+"""The least relative error of a rival in the mean, and in the noise, for a check; smaller errors need 10⁶
+draws.
+"""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
@@ -61,14 +63,14 @@ def on_networks(suite: Suite) -> Iterator[Check]:
 
 
 def on_turns(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterator[Check]:
-    """The mean and the noise of every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
+    """The checks of every scheme's mean and noise, turn by turn; an order of noise refutes ``denied``."""
     listed, share = entry.problem, entry.problem.probs @ entry.problem.reached
     for turn, reach in enumerate(share):
         cell = TurnCell.of(listed, turn, SIZE)
         g = cell.problem.gradient()
         if np.linalg.norm(g) < 1e-9:
             continue
-        # What later turns' baselines lose: the score of a turn times the chance to get further.
+        # The loss of later turns' baselines: the score of a turn times the chance to get further.
         survival = np.einsum("e,eu,ed->ud", listed.probs, listed.reached, listed.scores[:, turn])
         survival[: turn + 1] = 0.0
         rewards, company = listed.probs @ listed.rewards, 1 - (1 - share) ** (SIZE - 1)
@@ -85,7 +87,7 @@ def on_turns(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> I
             ("pooled", "reward", {}),
             ("pooled-mean", "reward", {POOLED: g}),
         ):  # fmt: skip
-            # Where every episode gets there, none is ever alone.
+            # If every episode reaches the turn, no episode is alone.
             if lone == "reward" or not listed.reached[:, turn].all():
                 mean = turn_mean(listed, scheme, SIZE, lone=lone).by_turn[turn]
                 yield mean_along(entry, cell, cell.estimator(scheme, lone=lone), mean, wrong)
@@ -96,7 +98,7 @@ def mean_along(
     entry: Entry[Episodes], cell: TurnCell, estimator: Estimator, mean: np.ndarray,
     wrong: Mapping[str, np.ndarray],
 ) -> Check:  # fmt: skip
-    """A turn's part of a mean, along the direction in which rivals that are off show best."""
+    """The check of a turn's part of a mean, along the direction that shows wrong rivals best."""
     size = float(np.linalg.norm(cell.problem.gradient()))
     far = {name: w for name, w in wrong.items() if np.linalg.norm(w - mean) > CLEAR * size}
     along = telling(cell.problem, [*(w - mean for w in far.values()), mean])
@@ -107,7 +109,9 @@ def mean_along(
 def noise(
     entry: Entry[Episodes], cell: TurnCell, square: float, denied: tuple[str, ...]
 ) -> Iterator[Check]:
-    """The error of a turn's part under two baselines; where the per-turn one has the larger, their order."""
+    """The checks of the error of a turn's part under two baselines, and of their order if the per-turn
+    baseline has the larger error.
+    """
     turn, measured, errors, sizes = cell.turn, {}, {}, {}
     for scheme, first in (("to-go", turn), ("episode", 0)):
         measured[scheme] = SquaredError(cell.estimator(scheme))
@@ -125,10 +129,10 @@ def noise(
 
 
 def size_by_outcomes(listed: Episodes, turn: int, first: int) -> float:
-    """The size of a turn's error with returns from the turn ``first`` on, by the outcomes alone.
+    """The size of a turn's error with returns from the turn ``first`` on, computed only from outcomes.
 
-    E‖sₜ‖²(R - ER)² / G, and E‖sₜ‖² / G of what one other episode's return varies by, or of (ER)² where
-    none is there: no prediction sets its own allowance.
+    It is E‖sₜ‖²(R - ER)² / G, plus E‖sₜ‖² / G times the variance of one other episode's return, or times
+    (ER)² if there is no other episode. So no prediction sets its own tolerance.
     """
     there, returns = listed.probs * listed.reached[:, first], listed.to_go[:, first]
     share = there.sum()
@@ -139,13 +143,13 @@ def size_by_outcomes(listed: Episodes, turn: int, first: int) -> float:
 
 
 def by_state(entry: Entry[Episodes]) -> Iterator[Check]:
-    """Where an episode comes back: equal states in place of turns, by the other episodes' visits."""
+    """Checks for episodes that return to a state: equal states, not turns, by the other episodes' visits."""
     listed = entry.problem
     if not ((listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]).any():
         return
 
     def other_visits(rewards: np.ndarray, reached: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """Less the mean over all visits of the state but this one, those of the own episode too."""
+        """The return minus the mean over all other visits of the state, including the own episode's."""
         flat = states.reshape(len(states), -1)
         to_go = np.cumsum(rewards[..., ::-1], axis=-1)[..., ::-1].reshape(flat.shape)
         same = (flat[:, :, None] == flat[:, None]) & (flat >= 0)[:, None]

@@ -1,17 +1,16 @@
 """Lemma 1: the grpo gradient is the U-statistic of order 2 with kernel ½ (s₁ - s₂)(z₁ - z₂).
 
-An algebraic identity, so it is checked sample by sample: on every group that can occur, whatever its
-order, and on drawn ones, to G = 16, grpo as trainers compute it must equal the U-statistic computed
-by the definition, its O(G d) form, and the sum of its Hoeffding parts; and g + first part must equal
-the oracle. One group that differs by more than rounding falsifies it.
+This is an algebraic identity, so it is checked sample by sample: on every possible group in every order, and
+    on drawn groups up to G = 16. grpo as trainers compute it must equal the U-statistic computed by the
+    definition, its O(G d) form, and the sum of its Hoeffding parts; and g + first part must equal the oracle.
+    One group that differs by more than rounding falsifies it.
 
-The parts are what Hoeffding's decomposition says: h₁ = ½ (s a + g), output by output; E[h₂ | one output]
-= 0. And in means, they are uncorrelated: MSE(grpo) = MSE(oracle) + E‖second‖², and so are the terms of
-the second part with one another: E⟨h₂(1,2), h₂(1,3)⟩ = 0, and E‖second‖² is E‖h₂‖² over the number of
-pairs.
+The parts are those of Hoeffding's decomposition: h₁ = ½ (s a + g), output by output; E[h₂ | one output] = 0.
+In the mean they are uncorrelated: MSE(grpo) = MSE(oracle) + E‖second‖². The terms of the second part are
+uncorrelated too: E⟨h₂(1,2), h₂(1,3)⟩ = 0, and E‖second‖² is E‖h₂‖² divided by the number of pairs.
 
-The full group's mean as baseline is (G-1)/G times grpo, group by group: at a rate G/(G-1) times as
-large its steps, and so its whole path, are those of grpo.
+With the full group's mean as baseline the estimate is (G-1)/G times grpo, group by group: at a rate G/(G-1)
+times as large its steps, and its whole path, are those of grpo.
 
 Cost: seconds; the definition's loop over pairs is most of it.
 """
@@ -39,17 +38,19 @@ from .shared.runs import GRPO, ORACLE, VANILLA
 Formula = Callable[[Array, Array], Array]
 
 ROUNDING = 1e-13
-"""The root mean square of differences that are rounding, relative to the largest score times the
-largest reward: a single group of a hundred that is off by 1e-12 is refused.
+"""The root mean square of differences that rounding explains, relative to the largest score times the largest
+reward; one group in a hundred that differs by 1e-12 is detected.
 """
 
 GIVEN_ONE = "U-statistic + E[h2 | one output]"
 
 MOST_GROUPS = 5000
-"""Groups, in their order, over which an estimated variance is summed."""
+"""The number of ordered groups over which an estimated variance is summed."""
 
 LARGEST_LAW = 100
-"""Entries of the scores of all outcomes up to which E[h₂ | one output] is asked: it loops over them."""
+"""The largest number of entries of all outcomes' scores for the check of E[h₂ | one output], which loops over
+them.
+"""
 
 RIGHT = (
     ("grpo", "U-statistic"),
@@ -58,24 +59,26 @@ RIGHT = (
     ("oracle", "g + first"),
     ("grpo", GIVEN_ONE),
 )
-"""Each estimator with a formula that it is, group by group."""
+"""Each estimator with a formula that it equals, group by group."""
 
 ONE_OUTPUT = (("oracle", "mean of 2 h1 - g"),)
 SHORT = "group-mean", "(G-1)/G U-statistic"
-"""The estimator and formula of a single output, and of the full group's mean as baseline."""
+"""The estimators and formulas for a single output, and for the full group's mean as baseline."""
 
 FIRST_PART = "g + first part only"
 SHARED = "pairs that share an output are correlated"
 
 SIZES = {1: ONE_OUTPUT, 2: RIGHT, 3: (*RIGHT[:4], SHORT), 8: RIGHT[:2], 16: RIGHT[:2]}
-"""Group sizes with what is asked there: of a single output, h₁; in large groups parts would take long."""
+"""The group sizes with their checks: h₁ for a single output; no parts in large groups, because these take
+long.
+"""
 
 CORRELATION = 0.5
-"""The correlation, by the rival, of two terms of the second part with an output in common."""
+"""The rival's correlation of two terms of the second part with a common output."""
 
 
 def _kernel(h: Callable[[Array, Array, Array, Array], Array]) -> Formula:
-    """The mean of h(s₁, z₁, s₂, z₂) over pairs of outputs, the earlier one first."""
+    """The mean of h(s₁, z₁, s₂, z₂) over pairs of outputs, with the earlier output first."""
 
     def formula(scores: Array, rewards: Array) -> Array:
         i, j = np.triu_indices(rewards.shape[1], 1)
@@ -86,14 +89,14 @@ def _kernel(h: Callable[[Array, Array, Array, Array], Array]) -> Formula:
 
 
 def _v_statistic(scores: Array, rewards: Array) -> Array:
-    """All pairs of outputs, each with itself too."""
+    """All pairs of outputs, including each output with itself."""
     z = rewards[..., None]
     pairs = (scores[:, :, None] - scores[:, None]) * (z[:, :, None] - z[:, None])
     return np.asarray(0.5 * pairs.mean(axis=(1, 2)))
 
 
 def _normalised(scores: Array, rewards: Array) -> Array:
-    """The U-statistic over the group's standard deviation; 0 where that is 0."""
+    """The U-statistic divided by the group's standard deviation; 0 if that is 0."""
     spread = rewards.std(axis=1, keepdims=True)
     return covariance_ustatistic(scores, rewards) * (spread > 0) / (spread + (spread == 0))
 
@@ -102,19 +105,20 @@ WRONG: dict[str, Formula] = {
     "V-statistic": _v_statistic,
     "kernel without 1/2": _kernel(lambda s, z, t, y: (s - t) * (z - y)),
     "kernel s1 z1": _kernel(lambda s, z, t, y: (s * z + t * y) / 2),
-    # Not symmetric: the order of the group matters.
+    # It is not symmetric: the order of the group matters.
     "kernel (s1 - s2)(z1 + z2)/2": _kernel(lambda s, z, t, y: (s - t) * (z + y) / 2),
     "std-normalised": _normalised,
 }
 """The rivals' formulas, from scores (n, G, d) and rewards (n, G) to (n, d)."""
 
 ENUMERATED_NUMBERS = 200_000
-"""Scores' entries, over all groups, up to which a rival's distance is enumerated; else, over those
-that are drawn in their place."""
+"""The largest number of scores' entries over all groups for enumerating a rival's distance, and the number
+over drawn groups otherwise.
+"""
 
 
 def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
-    """Every group with its chance; where there are too many, drawn ones in equal shares."""
+    """Every group with its probability; if there are too many, drawn groups with equal weights."""
     entries = cell.group_size**2 * cell.problem.d
     if exact.size(cell, tuples=True) * entries <= ENUMERATED_NUMBERS:
         yield from exact.minibatches(cell, tuples=True)
@@ -125,7 +129,7 @@ def _groups(cell: Groups) -> Iterator[tuple[Draws, Array]]:
 
 
 def rivals(cell: Groups) -> dict[str, float]:
-    """E‖ĝ - U‖² by each rival: the distance of its formula from the U-statistic."""
+    """Each rival's E‖ĝ - U‖², the distance of its formula from the U-statistic."""
     distances = dict.fromkeys(WRONG, 0.0)
     for draws, chance in _groups(cell):
         scores, rewards = cell.groups(draws)
@@ -141,7 +145,7 @@ RIVALS = (*WRONG, FIRST_PART, SHARED)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The identities on single prompts, every group where there are few, drawn groups everywhere."""
+    """Checks of the identities on single prompts, on every group if there are few, and on drawn groups."""
     for entry in suite.single_prompts:
         for group_size, right in SIZES.items():
             groups = Groups(entry.problem, group_size)
@@ -159,8 +163,8 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def _estimated(entry: BanditEntry) -> Iterator[Check]:
-    """The variance that a group of four estimates of its U-statistic, summed over all groups, is grpo's
-    error.
+    """The checks that the variance which a group of four estimates for its U-statistic has grpo's error as
+    mean over all groups.
     """
     outcomes, size = entry.problem.outcomes, 4
     probs = outcomes.probs[0]
@@ -182,8 +186,8 @@ SECOND = Distance(GRPO, ORACLE)
 
 
 def _uncorrelated(entry: BanditEntry) -> Iterator[Check]:
-    """The parts are uncorrelated: their errors add up. So are the terms of the second part: its square
-    falls as the number of pairs.
+    """The checks that the parts are uncorrelated, so their errors add up; and that the terms of the second
+    part are uncorrelated, so its square falls with the number of pairs.
     """
     for cell in (GradientCell(entry.problem, group_size) for group_size in (2, 3)):
         weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (SECOND, -1.0))
@@ -192,15 +196,15 @@ def _uncorrelated(entry: BanditEntry) -> Iterator[Check]:
         yield entry.check(what, Linear(cell, weights), nothing)
     cell = GradientCell(entry.problem, 8)
     second = gradient_mse(entry.problem.moments(), "grpo", 8).second_order_term
-    # A pair shares one output with 2 (G - 2) of the other pairs.
+    # A pair has one output in common with 2 (G - 2) of the other pairs.
     wrong = {SHARED: second * (1 + CORRELATION * 2 * (8 - 2))}
     statement = equal(second, wrong, scale=scale(cell, VANILLA) / (8 - 1), relative_margin=COARSE)
     yield entry.check("G=8: pairs uncorrelated", mean_of(cell, SECOND), statement)
 
 
 def _shared(entry: BanditEntry) -> Check:
-    """E⟨h₂(1,2), h₂(1,3)⟩: E‖second‖² is E‖h₂‖² at G = 2, and at G = 3 a third of it and two thirds of
-    this.
+    """E⟨h₂(1,2), h₂(1,3)⟩: E‖second‖² is E‖h₂‖² at G = 2, and at G = 3 one third of that plus two thirds of
+    this correlation.
     """
     moments = entry.problem.moments()
     three, two = (gradient_mse(moments, "grpo", size).second_order_term for size in (3, 2))

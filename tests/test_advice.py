@@ -43,7 +43,7 @@ test_what_it_does_not_take = refusals(
     (lambda: advise({"logit": [0.0]}, 64), "a problem needs exactly one of"),
     (
         lambda: advise("tests/data/pools/rollouts.jsonl", 64),
-        "or to advise as rollouts of a ModelPool",
+        "or advise with rollouts of a ModelPool",
     ),
     (lambda: advise("no.npz", 64), "no.npz"),
     (lambda: advise("ustat:uneven", 64, until="all"), "advice of a problem does not take until"),

@@ -205,7 +205,7 @@ def test_schemes_over_turns_are_compared(size, capsys):
     assert frame.set_index("scheme").multiple["episode-mean"] == pytest.approx((size - 1) / size)
     words = ["predict", "ustat:weather", "--group-size", str(size)]
     assert main(words) == 0
-    assert "summed: it climbs each turn's mean reward" in capsys.readouterr().out
+    assert "summed: it climbs the sum over turns of the mean reward" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["mse"] for row in rows] == pytest.approx(frame.mse.tolist())
@@ -214,7 +214,7 @@ def test_schemes_over_turns_are_compared(size, capsys):
 
 
 def test_a_problem_with_turns_is_sent_to_its_own_reader():
-    refuses("which load_episodes reads", load_problem, "ustat:tool")
+    refuses("use load_episodes", load_problem, "ustat:tool")
     refuses("it must be a problem with turns", load_episodes, 3)
     many = compare_turns("ustat:walk", 64, ["episode"])
     assert np.isnan(many.mse[0])

@@ -1,4 +1,4 @@
-"""Checks, result by result, the theory of GRPO as a U-statistic, and turns it into advice.
+"""The library checks the theory of GRPO as a U-statistic, result by result, and turns it into advice.
 
 The public names load on first use, so that ``import ustat_pg`` stays fast.
 """

@@ -148,9 +148,8 @@ def advise(
         refuse("a scored pool", "off_policy")
         return advise_pool(what, budget, **known, **given)
     raise InputError(
-        f"no advice for a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. "
-        f"Rewards alone do not determine a gradient's noise: use ScoredPool.from_scores(rewards, "
-        f"scores)"
+        f"no advice for a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. Rewards alone "
+        "do not determine a gradient's noise: use ScoredPool.from_scores(rewards, scores)"
     )
 
 

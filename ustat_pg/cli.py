@@ -99,11 +99,10 @@ def _parser() -> Parser:
         "advise",
         aliases=["group-size"],
         help="find the group size with the least error at a budget, and the cost of others",
-        description="Find the group size that gives grpo's gradient the least MSE at a budget "
-        "of outputs per step, the group sizes that are nearly as good, and the cost of others. "
-        "The subject is a PROBLEM in a file, a language model and its prompts (--model M "
-        "--prompts P), your own rollouts (--model M --rollouts FILE), or a scored pool "
-        "(--scored FILE). Add --help to one of these to see its options.",
+        description="Find the group size that gives grpo's gradient the least MSE at a budget of outputs per "
+        "step, the group sizes that are nearly as good, and the cost of others. The subject is a PROBLEM in "
+        "a file, a language model and its prompts (--model M --prompts P), your own rollouts (--model M "
+        "--rollouts FILE), or a scored pool (--scored FILE). Add --help to one of these to see its options.",
         subjects=ADVISE,
     )
     advise_arguments(advice)
@@ -131,28 +130,25 @@ def _add_llm(commands: Any) -> None:
     llm = commands.add_parser(
         "llm",
         help="measure gradient errors of language models at every group size, or train them in sweeps",
-        description="Measure gradient errors of language models at every group size from one "
-        "pool of rollouts, or train them in sweeps with TRL. This needs pip install "
-        "'ustat_pg[llm]'.",
+        description="Measure gradient errors of language models at every group size from one pool of "
+        "rollouts, or train them in sweeps with TRL. This needs pip install 'ustat_pg[llm]'.",
     )
     parts = llm.add_subparsers(dest="part", required=True, metavar="COMMAND")
     mse = parts.add_parser(
         "mse",
         help="measure every estimator's MSE at every G (Figure 4 for a model)",
-        description="Measure the gradient MSE of every estimator at every group size, with 95% "
-        "intervals, from one scored pool of rollouts. If the command is killed, the same "
-        "command with --out continues. The subject is a model (--model M), your own rollouts "
-        "(--model M --rollouts FILE) or a scored pool (--scored FILE). Add --help to one of "
-        "these to see its options.",
+        description="Measure the gradient MSE of every estimator at every group size, with 95% intervals, "
+        "from one scored pool of rollouts. If the command is killed, the same command with --out continues. "
+        "The subject is a model (--model M), your own rollouts (--model M --rollouts FILE) or a scored pool "
+        "(--scored FILE). Add --help to one of these to see its options.",
         subjects=MSE,
     )
     mse_arguments(mse)
     sweep = parts.add_parser(
         "sweep",
         help="train over a grid of group sizes (Figure 5 and Table 2)",
-        description="Train with TRL at a constant number of outputs per step, with one process "
-        "per run. Finished runs are kept and failed runs are reported. The results are joined "
-        "in --out.",
+        description="Train with TRL at a constant number of outputs per step, with one process per run. "
+        "Finished runs are kept and failed runs are reported. The results are joined in --out.",
     )
     sweep_arguments(sweep)
     for name, part in parts.choices.items():

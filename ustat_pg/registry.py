@@ -1,9 +1,9 @@
-"""The registry of estimators: one record each of all that is known of it beside its formulas.
+"""The registry of estimators: one record for each, with all its properties except the formulas.
 
 The formulas are :mod:`ustat_pg.estimators` and, as tables by counts, those of
 :mod:`ustat_pg.predictions.count_tables`.
-On the ground, because predictions, estimators, engines and pools all read these records, and may
-not know each other. Nothing else lists estimators by name.
+It is on the lowest layer, because predictions, estimators, engines and pools read these records and must not
+import each other. No other module lists estimators by name.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from .validation import InputError, integer, one_of
 
 @dataclass(frozen=True)
 class Record:
-    """An estimator, all but its formulas.
+    """The properties of an estimator, without its formulas.
 
     Arguments:
-        name: the name in results.
+        name: its name in results.
         aliases: other names in use for the same estimator.
-        needs: what the advantage function takes beside the rewards, by keyword: constant, value
-            (V), optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ) or best_table (b(0), ...).
-        parameters: numbers that the name carries behind a colon, by keyword: ``bayes:1,1``; a last
-            "..." says that the one before takes all of them.
-        least_group: the smallest group; 2 where an output's own reward is left out.
-        of_prompt: a function of the prompt alone.
-        of_pairs: the estimate is a share of the mean of ½ (s - s')(z - z') over pairs of outputs.
-        whole_group: (G-1)/G times grpo, since the mean holds the output's own reward.
-        within_rewards: never outside the range of the group's rewards, or 0.
-        standardised: advantages whose mean square is at most 1.
-        closed_form: the error has one, in :mod:`ustat_pg.predictions.mse`.
-        by_count: with rewards 0 and 1 the advantages are a table by the number of successes, in
+        needs: keyword arguments of the advantage function in addition to the rewards: constant, value (V),
+            optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ) or best_table (b(0), ...).
+        parameters: keywords of the numbers after a colon in the name, ``bayes:1,1``; a last "..." means that
+            the keyword before it gets all numbers.
+        least_group: smallest group; 2 if an output's own reward is left out.
+        of_prompt: whether the baseline depends only on the prompt.
+        of_pairs: whether the estimate is a share of the mean of ½ (s - s')(z - z') over pairs of outputs.
+        whole_group: whether it is (G-1)/G times grpo, because the mean includes the output's own reward.
+        within_rewards: whether the baseline is always within the range of the group's rewards, or 0.
+        standardised: whether the mean square of its advantages is at most 1.
+        closed_form: whether its error has a closed form, in :mod:`ustat_pg.predictions.mse`.
+        by_count: whether its advantages for rewards 0 and 1 are a table by the number of successes, in
             :mod:`ustat_pg.predictions.count_tables`.
-        of_pools: its error is estimated from a pool of rollouts, whatever the rewards.
-        function: its advantage function; the name with underscores unless given.
+        of_pools: whether its error can be estimated from a pool of rollouts with any rewards.
+        function: its advantage function (default: the name with underscores).
         kernel: its arithmetic in compiled engines, one of ``KERNELS`` of :mod:`ustat_pg.engines.kinds`.
     """
 
@@ -60,7 +60,7 @@ class Record:
 
 
 LARGEST = 1e50
-"""The largest number that a baseline subtracts: squares of its like are added up."""
+"""The largest number that a baseline may subtract, because squares of such numbers are added up."""
 
 ESTIMATORS = {
     record.name: record
@@ -161,11 +161,11 @@ ESTIMATORS = {
 """The records by name."""
 
 ALIASES = {alias: record.name for record in ESTIMATORS.values() for alias in record.aliases}
-"""Names in use for the same estimator, and the name in results."""
+"""Other names of estimators, with the name in results."""
 
 
 def parse(name: str) -> tuple[Record, dict[str, Any]]:
-    """The record of an estimator by a name or an alias, and the numbers that the name carries.
+    """The record of an estimator given by a name or an alias, and the numbers in the name.
 
     >>> record, numbers = parse("bayes:1,0.5")
     >>> record.name, numbers
@@ -190,7 +190,7 @@ def _number(name: str, text: str) -> float:
         raise InputError(f"estimator {name!r}: {text!r} is not a number") from None
     if abs(value) > LARGEST:
         raise InputError(f"estimator {name!r}: {text!r} is beyond {LARGEST:g}")
-    # Beyond 2^53 a float no longer tells neighbouring whole numbers apart.
+    # Beyond 2^53 a float cannot separate neighbouring whole numbers.
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -204,7 +204,7 @@ def record_of(name: str) -> Record:
 
 
 def require_group(name: str, group_size: int) -> None:
-    """Refuse a group that the estimator cannot take."""
+    """Raise an error if a group is too small for the estimator."""
     least = record_of(name).least_group
     if integer("group size", group_size) < least:
         raise InputError(f"{name} needs a group of at least {least}: group size is {group_size}")

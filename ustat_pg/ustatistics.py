@@ -1,9 +1,9 @@
-"""U-statistics of any symmetric kernel: value, Hoeffding parts; and those of the covariance, in O(n d).
+"""U-statistics of any symmetric kernel with their Hoeffding parts, and of the covariance kernel in O(n d).
 
 The sample variance is the U-statistic of (x - y)²/2, Kendall's tau that of
 sign(x₁ - x₂) sign(y₁ - y₂), the third k-statistic one of order 3, and the sample covariance that of
-½ (s₁ - s₂)(z₁ - z₂), the kernel that has closed forms here (``covariance_*``). The general functions
-follow the definitions, tuple by tuple: the closed forms are judged by them. Sources: Hoeffding (1948), "A
+½ (s₁ - s₂)(z₁ - z₂), the kernel that has closed forms here (``covariance_*``). The general functions follow
+the definitions, tuple by tuple, and the closed forms are tested against them. Sources: Hoeffding (1948), "A
 class of statistics with asymptotically normal distribution"; Lemma 1 (ustatistic).
 
 Samples are one array ``(n, ...)`` or a *tuple* of arrays that share the leading length n, such as
@@ -36,7 +36,7 @@ Kernel: TypeAlias = Callable[..., Any]
 
 
 SYMMETRY_TUPLES = 32
-"""On how many tuples of the sample a kernel is checked for symmetry."""
+"""The number of tuples of the sample on which a kernel's symmetry is checked."""
 
 CHUNK_ENTRIES = 2**21
 """Numbers passed to a kernel in one call (16 MiB)."""
@@ -44,7 +44,7 @@ CHUNK_ENTRIES = 2**21
 
 @dataclass(frozen=True, eq=False)
 class Hoeffding(Shown):
-    """The parts of one value of a U-statistic of order 2, of which only ``mean`` is not random.
+    """The parts of one value of a U-statistic of order 2; only ``mean`` is not random.
 
     Attributes:
         mean: E h.
@@ -79,7 +79,7 @@ class VarianceComponents(Shown):
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Checked samples, and how to hand rows of them to a kernel in the structure they came in."""
+    """Checked samples, with a method that passes rows to a kernel in the original structure."""
 
     arrays: tuple[FloatArray, ...]
     is_tuple: bool
@@ -90,7 +90,7 @@ class _Sample:
 
     @property
     def at_once(self) -> int:
-        """How many samples make one call of a kernel."""
+        """The number of samples in one call of a kernel."""
         return max(1, CHUNK_ENTRIES // sum(array[0].size for array in self.arrays))
 
     def take(self, rows: NDArray[np.intp]) -> Any:
@@ -128,15 +128,15 @@ def _values(kernel: Kernel, *arguments: Any) -> FloatArray:
 
 @lru_cache
 def _tuples(size: int, order: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """A few tuples of samples, and the same in another order, (order, SYMMETRY_TUPLES) each."""
-    # A fixed seed: whether a kernel is refused must depend on the kernel and the sample only.
+    """A few tuples of samples, and the same tuples in another order, (order, SYMMETRY_TUPLES) each."""
+    # The seed is fixed, because an error must depend only on the kernel and the sample.
     draws = np.random.default_rng(0)
     rows = np.array([draws.permutation(size)[:order] for _ in range(SYMMETRY_TUPLES)]).T
     return rows, draws.permuted(rows, axis=0)
 
 
 def _symmetric(kernel: Kernel, sample: _Sample, order: int) -> None:
-    """Refuse a kernel that is not symmetric on a few tuples of the sample."""
+    """Raise an error if a kernel is not symmetric on a few tuples of the sample."""
     value, other = (
         _values(kernel, *map(sample.take, indices)) for indices in _tuples(sample.size, order)
     )
@@ -205,8 +205,7 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, least: int) -> tuple[FloatAr
     s, z = finite_array("scores", scores), finite_array("rewards", rewards)
     if s.ndim < 2 or z.shape != s.shape[:-1]:
         raise InputError(
-            f"scores have shape {s.shape} and rewards {z.shape}: "
-            "they must be (..., n, d) and (..., n)"
+            f"scores have shape {s.shape} and rewards {z.shape}: they must be (..., n, d) and (..., n)"
         )
     if s.shape[-2] < least:
         raise InputError(f"{s.shape[-2]} sample(s) given: at least {least} are needed")

@@ -1,5 +1,5 @@
-"""Evidence: claims as lists of checks, their planning, running and storing; intervals that hold at every
-sample size and one decider; the records of a run and the pages made from them.
+"""Evidence: claims as lists of checks, with planning, running and storing; intervals that are valid at every
+sample size, and one decider; the records of a run, and the pages from them.
 """
 
 from .chi_squares import Below, ChiSquares, TransformOf

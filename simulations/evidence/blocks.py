@@ -1,4 +1,4 @@
-"""Blocks: the units of work, plain data in and plain data out, run anywhere by any executor."""
+"""Blocks, the units of work: plain data in and out, run by any executor on any machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Block:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The computation, as the store's key reads it."""
+        """The computation, as used in the store's key."""
         return {
-            # Last digits depend on the device; the other engines have none to choose.
+            # Last digits depend on the device; only this engine has a choice of devices.
             **({"device": self.device} if self.engine in ON_TORCH else {}),
             "kind": "block",
             "cell": self.cell.name,
@@ -46,7 +46,7 @@ class Block:
 
     @property
     def weight(self) -> float:
-        """Roughly how much work it is, for the progress shown and for forecasts."""
+        """The approximate amount of work, for progress and forecasts."""
         if self.engine == "exact":
             return self.cell.effort(self.quantities)
         return max(self.replications, 1024) * self.cell.outputs
@@ -56,7 +56,7 @@ _THREAD = local()
 
 
 def _one_thread(engine: str) -> None:
-    """One thread in this thread's linear algebra, for good: equal sums in any process.
+    """Limit this thread's linear algebra to one thread for good, so that sums are equal in every process.
 
     Some libraries limit the thread that asks, some the process. A limit on the process that
     is lifted after each task would be lifted while another task runs; in the runner's process, the runner
@@ -65,7 +65,7 @@ def _one_thread(engine: str) -> None:
     if not hasattr(_THREAD, "limit"):
         _THREAD.limit = threadpool_limits(1)
     if engine in ON_TORCH and not hasattr(_THREAD, "torch") and find_spec("torch"):
-        # Torch, loaded after that limit, has threads of its own.
+        # Torch, if loaded after that limit, has its own threads.
         torch = import_module("torch")
         torch.set_num_threads(1)
         _THREAD.torch = torch
@@ -84,7 +84,7 @@ def run_task(task: Block) -> MomentSums:
 
 
 def record_of(sums: MomentSums) -> dict[str, Any]:
-    """Sums as a store keeps them: numbers, lists and names."""
+    """Sums in the form of a store: numbers, lists and names."""
     counts = {label: count.tolist() for label, count in sums.counts.items()}
     return {
         "n": sums.n,
@@ -95,6 +95,6 @@ def record_of(sums: MomentSums) -> dict[str, Any]:
 
 
 def sums_of(result: dict[str, Any]) -> MomentSums:
-    """The sums that a store kept."""
+    """The sums from a store."""
     counts = {label: np.array(count) for label, count in result.get("counts", {}).items()}
     return MomentSums(result["n"], np.array(result["mean"]), np.array(result["products"]), counts)

@@ -1,6 +1,6 @@
-"""Sums of squares of normal deviates, as quantities of a cell: what laws of the gap are held against.
+"""Sums of squares of normal deviates, as quantities of a cell, for comparison with laws of the gap.
 
-By enumeration's place there is quadrature over one or two deviates, which shares no formula with
+Instead of enumeration there is quadrature over one or two deviates, which has no formula in common with
 :class:`~ustat_pg.distributions.WeightedChi2`; the draws are inverse normal cdfs of addressed words.
 """
 
@@ -19,7 +19,7 @@ from ustat_pg.validation import Array
 
 _NODES = 128
 _FAR = 12.0
-"""Standard deviations beyond which a normal deviate is not looked for."""
+"""The standard deviations at which a normal deviate is cut off."""
 _BLOCK = 65_536
 _LARGEST_RANK = 3
 

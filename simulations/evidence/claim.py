@@ -1,4 +1,4 @@
-"""Claims as data: checks, each a statement about a functional, and the rivals they must exclude."""
+"""Claims as data: checks, which are statements about functionals, and the rivals that they must exclude."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from .verdict import Statement
 class Check:
     """A typed statement about a functional.
 
-    Each of the two may be given as a function that makes it when it is first read. Such a functional
-    is one that draws can mislead, on cells of as many looks as any has or fewer, so that it is counted
-    before it is made.
+    Functional and statement may be given as functions that make them at the first use. Such a functional
+    counts as one that draws can mislead, on cells with up to the largest number of looks, before it is made.
 
     Arguments:
         name: name, unique in its claim.
-        origin: place where the problem comes from: made-up, generated or real.
-        asks: what is estimated.
-        states: where it lies and where rivals say it lies.
+        origin: origin of the problem: made-up, generated or real.
+        asks: estimated functional.
+        states: its region, and the regions of rivals.
         problem: name of the problem, in results.
     """
 
@@ -50,16 +49,16 @@ class Check:
 
     @cached_property
     def statement(self) -> Statement:
-        """Where it lies, as sharp as its rounding allows."""
+        """The statement, as sharp as its rounding allows."""
         made = self.states if isinstance(self.states, Statement) else self.states()
         return replace(made, floor=self.functional.rounding)
 
     def coarser(self, factor: float) -> Check:
-        """The same check, content with intervals that are wider by a factor."""
+        """The same check, which allows intervals that are wider by a factor."""
         return replace(self, states=lambda: self.statement.coarser(factor))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Functions that make something do not go from one process to another; what they make does.
+        # Functions cannot be sent to another process, but their results can.
         made = self.functional, self.statement
         return Check, (self.name, self.origin, *made, self.problem)
 
@@ -67,7 +66,7 @@ class Check:
     def design(self) -> Design:
         """The problem, sizes and estimators of it, for results."""
         cells, quantities = self.functional.cells, self.functional.quantities
-        # A quantity that speaks of groups of its own says so.
+        # A quantity with its own groups gives their sizes.
         groups = {getattr(quantity, "group_size", 0) for quantity in quantities} - {0}
         groups = groups or {cell.group_size for cell in cells}
         return Design(
@@ -80,12 +79,12 @@ class Check:
 
 
 def looks_at(functional: Functional) -> int:
-    """The most looks at the cells of a functional."""
+    """The largest number of looks at the cells of a functional."""
     return max((cell.looks for cell in functional.cells), default=1)
 
 
 def _estimators(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
-    """The names of the estimators that cells or quantities speak of, in order of appearance."""
+    """The names of the estimators in cells or quantities, in order of appearance."""
     labels: dict[str, None] = {}
     for speaker in speakers:
         one = getattr(speaker, "estimator", None)
@@ -96,16 +95,16 @@ def _estimators(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A numbered result: its checks, and the wrong formulas that they must exclude.
+    """A numbered result with its checks, and the wrong formulas that they must exclude.
 
     Arguments:
         stem: stem of the result.
         rivals: names, in the order in which they are reported.
         checks: the design.
-        by_simulation: rivals whose checks nothing can enumerate, those of language models for
-            example; with all of them here the claim is settled by simulation, and its row says so.
-        family: number of results, this one among them, that share the chance of a false alarm: those of the
-            paper; 1 of a claim on a model that its run names, which no suite holds.
+        by_simulation: rivals with checks that cannot be enumerated, for example on language models; if all
+            rivals are here, the claim is decided by simulation, and its row says so.
+        family: number of results that share the chance of a false alarm: those of the paper; 1 for a claim on
+            a user's model, which is in no suite.
     """
 
     stem: str

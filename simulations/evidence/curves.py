@@ -1,8 +1,8 @@
-"""Curves: measured points beside predictions, for figures; they decide nothing.
+"""Curves: measured points and predictions for figures, without decisions.
 
-A point is a functional on a cell, as a check's is, with coordinates in place of a statement. Points
-run through the same blocks and the same store as checks, so a curve costs nothing where a check has
-drawn the same cell, and a figure is drawn again without drawing a sample.
+A point is a functional on a cell, like in a check, with coordinates instead of a statement. Points use the
+same blocks and the same store as checks. So a curve costs nothing if a check has drawn the same cell, and a
+figure can be drawn again without new samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALPHA = 0.05
-"""Intervals of figures are 95% ones, each for itself: they decide nothing."""
+"""The error rate of intervals in figures: each is a 95% interval, without decisions."""
 
 MEASURES = ("prediction", "exact", "estimate", "standard_error", "low", "high", "replications")
 """Columns of a curve that are not coordinates."""
@@ -42,11 +42,11 @@ class Point:
 
     Arguments:
         figure: the figure's name.
-        series: which of its lines the point belongs to, a baseline's name for example.
+        series: its line in the figure, for example a baseline's name.
         at: its coordinates by name, numbers or words.
-        prediction: what the closed form says; None where there is none.
-        functional: what is measured; None for a point that is only predicted.
-        enumerate: whether its exact value is wanted too.
+        prediction: value of the closed form; None if there is none.
+        functional: measured functional; None for a point that is only predicted.
+        enumerate: whether to compute its exact value too.
     """
 
     figure: str
@@ -98,13 +98,13 @@ def run_points(
     executor: Executor | None = None,
     drawn: Mapping[str, int] | None = None,
 ) -> pd.DataFrame:
-    """Measure what the store lacks; the points as a tidy frame.
+    """Measure the points that the store lacks, and return all points as a tidy frame.
 
     Arguments:
         points: points of one figure or several.
         options: size (how many blocks each point gets), engine, seed, workers.
-        store: where finished blocks are.
-        executor: runs the blocks, in place of threads.
+        store: store of finished blocks.
+        executor: executor of the blocks (default: threads).
         drawn: the replications of verdicts, by cell.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Executors on other machines: a Dask cluster that is running.
+"""Executors on other machines: a running Dask cluster.
 
-A cluster is one more ``concurrent.futures`` executor to the runner. This module knows what is
-particular to it: how to reach it, whether its workers compute with the same program, how many there
-are at the moment, and which of its errors mean that workers were lost.
+For the runner a cluster is a ``concurrent.futures`` executor. This module has the details of a cluster: how
+to reach it, whether its workers run the same program, how many there are at the moment, and which errors
+mean that workers were lost.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .store import program
 ANSWER_SECONDS = 10.0
 """Seconds within which a scheduler must answer."""
 PATIENCE_SECONDS = 60.0
-"""Seconds that a run waits for workers to come back when none is left."""
+"""The seconds that a run waits for workers when none is left."""
 _KEEPS = "finished blocks are kept, and the same command continues from them"
 
 
 class LostWorkers(InputError):
-    """Workers, or what leads them, are gone; finished blocks are kept, and the same call continues."""
+    """Workers, or their scheduler, are gone; finished blocks are kept, and the same call continues."""
 
 
 class WrongVersion(InputError):
-    """A worker would compute with other code than the process that asks it."""
+    """A worker has other code than the calling process."""
 
 
 def run_there(expected: str, cell: bytes, rest: bytes) -> MomentSums:
@@ -54,7 +54,7 @@ def run_there(expected: str, cell: bytes, rest: bytes) -> MomentSums:
 
 
 class Cluster(Executor):
-    """An executor whose workers are in other processes, and may come and go.
+    """An executor with workers in other processes, which may come and go.
 
     Arguments:
         executor: what runs the tasks.
@@ -99,9 +99,9 @@ def _line(error: BaseException) -> str:
 def dask_cluster(
     address: str, answer: float = ANSWER_SECONDS, patience: float = PATIENCE_SECONDS
 ) -> Iterator[Cluster]:
-    """The workers of a Dask cluster that is running, as an executor.
+    """The workers of a running Dask cluster, as an executor.
 
-    A worker that dies loses the blocks it was at, which Dask gives to another one.
+    If a worker dies, Dask gives its unfinished blocks to another worker.
 
     Arguments:
         address: address of its scheduler, as ``tcp://host:8786``.

@@ -1,4 +1,4 @@
-"""Figures as data: a claim declares axes, panels and lines beside its points; ``figures`` draws them."""
+"""Figures as data: a claim declares axes, panels and lines for its points; ``figures`` draws them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a check: its design, and what each kind of evidence says of it."""
+"""The records of a check: its design, and the findings of each kind of evidence."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .intervals import Interval
 from .verdict import Decision, Evidence, RivalVerdict, Statement, Verdict, worst
 
 KINDS = ("exact", "simulation")
-"""The two kinds of evidence that a run produces."""
+"""The two kinds of evidence of a run."""
 
 ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data"}
-"""Where a problem comes from, with the words that a reader sees."""
+"""The origins of problems, with their printed words."""
 
 _OF_EVIDENCE = (
     *("estimate", "standard_error", "interval", "replications", "alpha"),
@@ -26,11 +26,11 @@ _OF_EVIDENCE = (
 
 @frozen
 class Findings:
-    """One kind of evidence on one check, and what it decides.
+    """One kind of evidence on one check, and its decision.
 
     Arguments:
-        replications_needed: those that the check needs, by its pilot; 0 where nothing is drawn.
-        rivals: the verdict on each rival that the check speaks of.
+        replications_needed: replications that the check needs, by its pilot; 0 if nothing is drawn.
+        rivals: verdict on each rival of the check.
 
     The other fields are those of :class:`~simulations.evidence.Evidence`.
     """
@@ -84,7 +84,7 @@ class Design:
 
 @frozen
 class CheckResult:
-    """A check, and what each kind of evidence says of it.
+    """A check, with the findings of each kind of evidence.
 
     Arguments:
         name: name, unique in its claim.
@@ -93,11 +93,11 @@ class CheckResult:
         rounding: differences up to this are rounding.
         region: the values that the statement allows.
         scale: size that effects are relative to where the prediction is 0.
-        exact: what was enumerated; None where nothing was.
-        not_enumerated: why nothing was enumerated; None where something was.
-        simulation: what was simulated; None where nothing was.
-        planned_for: the rivals that the check was planned to refute.
-        rivals: the values that each rival allows; None for a rival that is another formula.
+        exact: enumerated finding; None if nothing was enumerated.
+        not_enumerated: why nothing was enumerated; None if something was.
+        simulation: simulated finding; None if nothing was simulated.
+        planned_for: rivals that the check was planned to refute.
+        rivals: values that each rival allows; None for a rival that is another formula.
         design: the problem, the sizes and the estimators.
     """
 
@@ -150,8 +150,8 @@ class CheckResult:
         return {kind: findings for kind, findings in kinds.items() if findings is not None}
 
     def detects(self, kind: str, effect: float) -> float:
-        """The probability that evidence as sharp as this says REFUTED were the quantity off by an
-        effect, a share of the prediction, in the direction in which the statement ends first.
+        """The probability that evidence of this precision gives REFUTED if the quantity differs by an effect,
+        a share of the prediction, in the direction in which the statement ends first.
         """
         findings = self.findings[kind]
         by = effect * (abs(self.prediction) or self.scale)
@@ -170,6 +170,6 @@ class CheckResult:
         return worst(f.verdict for f in self.findings.values()) if self.findings else None
 
     def rival_end(self, rival: str) -> float | None:
-        """The finite end of what a rival allows, the lower if both are; None if there is none."""
+        """The finite end of a rival's region, the lower one if both are finite; None if there is none."""
         ends = () if (values := self.rivals[rival]) is None else (values.low, values.high)
         return next((end for end in ends if isfinite(end)), None)

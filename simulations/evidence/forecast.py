@@ -1,9 +1,8 @@
-"""Forecasts: the replications that claims take, and the processor seconds of a run, from little of its work.
+"""Forecasts of a run's replications and processor seconds, from a small part of its work.
 
-Pilots are an eighth as long as a run's, so that replications are estimates; what a pilot takes says what
-a replication of its cell takes. A few enumerated tasks of each claim and kind of cell are timed,
-none of them a notable share of all; the others are taken to start as they did, and to be as fast for
-their weight.
+Pilots are an eighth as long as a run's, so replications are estimates; the time of a pilot gives the time of
+a replication of its cell. A few enumerated tasks of each claim and kind of cell are timed, none of them a
+notable share of all; the others are taken to start as they did, and to be as fast for their weight.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def plan_claims(
     Arguments:
         claims: designs.
         options: size, engine, seed, workers.
-        points: those of each claim's figures, measured beside its checks; none unless given.
+        points: points of each claim's figures, measured together with its checks (default: none).
 
     Returns:
         one plan each. Its replications are estimates; its seconds are those of this machine, of making

@@ -1,7 +1,7 @@
 """Confidence intervals for means of bounded variables.
 
-Squared errors of gradient estimators are heavily skewed, and a normal interval at the rates used
-here (1e-5 and less) would lie. They are bounded, so an interval can hold at every sample size.
+Squared errors of gradient estimators are heavily skewed, and a normal interval would be wrong at the error
+rates here (1e-5 and less). They are bounded, so an interval can be valid at every sample size.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Interval:
 
 
 ANYWHERE = Interval(-inf, inf)
-"""The interval of what nothing is known of."""
+"""The interval of an unknown quantity."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a bounded variable before its sample is drawn.
+    """The knowledge of a bounded variable before its sample is drawn.
 
-    Interval and plan are made for it. If it is wrong the interval is wider, and as sure.
+    Interval and plan are optimised for it. If it is wrong, the interval is wider but still valid.
 
     Arguments:
         mean: the mean that is expected, in [low, high].
@@ -88,8 +88,8 @@ class Forecast:
         but with probability α/2; in the same way above. The centre c, the mean that was expected, and
         u, the best for the variance that was expected, were fixed before the sample. It is the
         predictable plug-in empirical Bernstein interval (Waudby-Smith and Ramdas 2024) at a fixed n.
-        No mean lies outside the range, and the interval ends there: where a pilot saw nothing of a rare
-        event, one draw that does would let it reach far below 0.
+        The mean cannot be outside the range, so the interval ends there: if a pilot missed a rare event, one
+            draw of it would otherwise extend the interval far below 0.
 
         Arguments:
             n: sample size.
@@ -112,13 +112,11 @@ class Forecast:
         )
 
     def half_width(self, n: int, alpha: float) -> float:
-        """Half the length of the interval of a sample of size n that is as expected, where no end of the
-        range cuts it short.
-        """
+        """Half of the interval's length for a sample of size n as expected, if the range does not cut it."""
         return sum(self._reaches(n, self.variance, alpha)) / 2
 
     def _reaches(self, n: int, square: float, alpha: float) -> tuple[float, float]:
-        """How far the interval goes below and above the mean of a sample."""
+        """The distances of the interval's ends below and above the mean of a sample."""
         width, strength = self.high - self.low, log(2 / alpha)
         if width == 0 or width == inf:
             return width, width
@@ -136,10 +134,10 @@ class Forecast:
 
 @dataclass(frozen=True)
 class NearlyNormal(Forecast):
-    """What is known of a variable without a range, whose mean is taken to be nearly normal.
+    """The knowledge of a variable without a range and with a nearly normal mean.
 
-    Its interval reaches √(2 ln(2/α)) standard errors to either side, more than a normal mean needs; of few
-    draws, whose own spread is uncertain, as many as Student's law.
+    Its interval has √(2 ln(2/α)) standard errors on both sides, more than a normal mean needs; for few draws
+    with uncertain spread it has as many as Student's law.
     """
 
     def _reaches(self, n: int, square: float, alpha: float) -> tuple[float, float]:

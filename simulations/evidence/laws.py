@@ -1,6 +1,6 @@
-"""Functionals of the law of a gap on whole runs: how far it is from a predicted one, or from another.
+"""Functionals of the law of a gap on whole runs: its distance from a predicted law, or from another.
 
-Runs are counted in the bins of a probability integral transform; no law has an exact value.
+Runs are counted in the bins of a probability integral transform; there is no exact value.
 """
 
 from __future__ import annotations

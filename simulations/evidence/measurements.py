@@ -1,7 +1,7 @@
-"""Measurements: the cells that functionals read, each measured once however many read it.
+"""Measurements of the cells of functionals; each cell is measured once for all functionals.
 
-Verdicts, curves and single checks ask the same of it: what is enumerated, what is drawn as a pilot,
-which blocks make a number of replications, and their sums.
+Verdicts, curves and single checks use it for enumerations, pilots, the blocks of a number of replications,
+and their sums.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PILOT_REPLICATIONS = 8_192
 """The replications of a gradient's pilot."""
 
 PILOT_FIRST = 2**62
-"""The first replication of every pilot: no verdict reads replications from there on."""
+"""The first replication of every pilot; verdicts do not read later replications."""
 
 
 class Measurements:
-    """All that some functionals need measured, cell by cell.
+    """The measurements that some functionals need, cell by cell.
 
     A cell is measured by the quantities of all functionals that read it, in order of name: a compiled
     body may add up in another order when it is asked for fewer, and the last bit would differ.
@@ -149,7 +149,7 @@ class Measurements:
         }
 
     def tasks(self, replications: Mapping[str, int]) -> list[Block]:
-        """These blocks of all cells, cell by cell."""
+        """The blocks of all cells, cell by cell."""
         return [task for blocks in self.blocks(replications).values() for task in blocks]
 
     def _block(self, name: str, first: int, replications: int) -> Block:

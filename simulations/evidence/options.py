@@ -1,4 +1,4 @@
-"""Options: how claims are run, and how many replications a check may cost."""
+"""Options for running claims, with the largest number of replications of a check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_BLOCK = 65_536
 
 @dataclass(frozen=True)
 class Size:
-    """How much is drawn.
+    """The amount of draws.
 
     Arguments:
         budget: the most replications of one check.
@@ -40,14 +40,14 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Options:
-    """How to run.
+    """The options of a run.
 
     Arguments:
         size: one of :data:`SIZES`.
-        engine: cpu, cuda, reference or autograd; or exact for enumeration alone.
+        engine: cpu, cuda, reference or autograd; or exact for enumeration only.
         seed: seed of every draw.
         workers: number of threads.
-        progress: whether progress is shown where stderr is a terminal.
+        progress: whether progress is shown if stderr is a terminal.
         device: device of the autograd engine: cpu, cuda or cuda:N.
     """
 
@@ -67,12 +67,12 @@ class Options:
 
     @property
     def simulates(self) -> bool:
-        """Whether there is a simulation beside the enumeration."""
+        """Whether there is a simulation in addition to the enumeration."""
         return self.engine != "exact"
 
     @property
     def drawn(self) -> Size:
-        """How much is drawn."""
+        """The amount of draws."""
         return SIZES[self.size]
 
 

@@ -1,4 +1,4 @@
-"""Error rates shared out by a fixed table, and the replications that a verdict needs."""
+"""The allocation of error rates by a fixed table, and the replications that a verdict needs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from ..paper import RESULTS
 from .intervals import Forecast
 
 FAMILY_ALPHA = 1e-3
-"""Chance that a suite of true claims shows a single false alarm."""
+"""The probability that a suite of true claims has a false alarm."""
 
 MISS_RATE = 1e-3
-"""Chance, at the planned replications, that a check does not exclude the rival it was planned for."""
+"""The probability that a check with the planned replications does not exclude its planned rival."""
 
 MOST = 2**62
-"""Replications needed where none would do."""
+"""The number of needed replications if no number is enough."""
 
 
 def allotted_alpha(checks: int, results: int = len(RESULTS)) -> float:

@@ -1,8 +1,8 @@
-"""Controls: what a run must refute, and must not, before it is believed.
+"""Controls: planted effects that a run must refute, and true statements that it must not refute.
 
-A coin, whose errors take two values, goes through the draws, blocks, merging, intervals, plan and
-decider of the claims. What is true of it must be confirmed and what is planted refuted, by enumeration
-and by simulation; an interval must hold at its rate, added up over all outcomes.
+A coin, with errors of two values, goes through the draws, blocks, merging, intervals, plan and decider of the
+claims. True statements about it must be confirmed and planted ones refuted, by enumeration and by simulation;
+an interval must have its error rate, computed over all outcomes.
 """
 
 from __future__ import annotations

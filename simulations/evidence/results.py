@@ -1,6 +1,6 @@
-"""The records of a run, and the files that hold them: runs write them, reports and figures read them.
+"""The records of a run and their files, which runs write and reports and figures read.
 
-A record is plain data: it knows no engine and no design, so that what draws a figure cannot simulate.
+A record is plain data without engine or design, so code for figures cannot simulate.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ CURVE_COLUMNS = {"figure", "series", "prediction", "exact", "estimate", "low", "
 
 @frozen
 class RivalResult:
-    """A rival of a claim, over all checks: refuted only where both kinds of evidence refute it.
+    """A rival of a claim over all checks; it is refuted only if both kinds of evidence refute it.
 
     Arguments:
-        name: the rival's.
-        verdict: that of both kinds together.
-        exact: that of enumeration.
-        simulation: that of simulation; None where nothing was to be simulated.
-        origins: the verdict of each kind of evidence, by where the problems come from.
+        name: name of the rival.
+        verdict: joint verdict of both kinds.
+        exact: verdict of enumeration.
+        simulation: verdict of simulation; None if nothing was to be simulated.
+        origins: verdict of each kind of evidence, by the origin of the problems.
     """
 
     name: str
@@ -110,13 +110,13 @@ EFFECTS = (0.01, 0.02, 0.05, 0.1)
 
 @frozen
 class Power:
-    """How likely checks are to say REFUTED were every quantity off by an effect.
+    """The probability that checks give REFUTED if every quantity differs by an effect.
 
     Arguments:
         kind: kind of evidence.
-        effect: effect, as a share of the prediction; of the statement's scale where that is 0.
+        effect: effect as a share of the prediction, or of the statement's scale if the prediction is 0.
         share: expected share of the checks that would refute.
-        best: probability of the check that is likeliest to.
+        best: the largest probability of a check.
     """
 
     kind: str
@@ -126,7 +126,7 @@ class Power:
 
     @classmethod
     def of(cls, checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
-        """That of a kind of evidence, by the intervals it reached."""
+        """The power of a kind of evidence, from its intervals."""
         chances = [one.detects(kind, effect) for one in checks if kind in one.findings] or [0.0]
         return cls(kind, effect, round(sum(chances) / len(chances), 6), round(max(chances), 6))
 
@@ -136,13 +136,13 @@ class ClaimResult:
     """The verdict on a claim, its checks and its rivals.
 
     Arguments:
-        stem: the result's.
+        stem: stem of the result.
         label: the paper's numbering.
-        verdict: that of all evidence.
+        verdict: verdict of all evidence.
         checks: all of them, in the design's order.
         rivals: all of them, in the claim's order.
-        failure: the error of a formula without which there is no design; None where there is one.
-        power: how likely each kind of evidence is to see an effect, by the intervals it reached.
+        failure: error of a formula that the design needs; None if there is a design.
+        power: probability that each kind of evidence detects an effect, from its intervals.
     """
 
     stem: str
@@ -155,7 +155,7 @@ class ClaimResult:
 
     @classmethod
     def failed(cls, stem: str, failure: str) -> ClaimResult:
-        """REFUTED: a formula raised an error where the result says that it has a value."""
+        """The verdict REFUTED, because a formula raised an error although the result gives it a value."""
         return cls(stem, RESULTS[stem].label, Verdict.REFUTED, (), (), failure)
 
     @classmethod
@@ -168,9 +168,9 @@ class ClaimResult:
         *,
         simulates: bool,
     ) -> ClaimResult:
-        """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
-        evidence that is to be had, each kind is to be had at all, and each kind refutes every rival.
-        Where the claim leaves a rival to simulation, simulation alone is heard.
+        """The verdict: REFUTED if any evidence refutes; CONFIRMED if each available kind of evidence confirms
+        every check, each kind is available, and each kind refutes every rival. If the claim leaves a rival to
+        simulation, only simulation counts.
         """
         kinds = KINDS if simulates else KINDS[:1]
         settled = tuple(_rival(name, checks, kinds) for name in rivals)
@@ -186,7 +186,7 @@ class ClaimResult:
         return cls(stem, label, verdict, tuple(checks), settled, power=power)
 
     def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
-        """The verdict of one kind of evidence, on problems of one origin; None without any."""
+        """The verdict of one kind of evidence on problems of one origin; None if there are no problems."""
         return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
 
 
@@ -194,7 +194,7 @@ def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:
     """Whether every kind of evidence that tests a rival refutes it."""
     verdicts = {rival.simulation for rival in rivals}
     verdicts |= {rival.exact for rival in rivals if rival.name not in alone}
-    # A rival that is indistinguishable from the prediction does not count.
+    # A rival that cannot be distinguished from the prediction does not count.
     return bool(rivals) and verdicts <= {RivalVerdict.REFUTED, None}
 
 
@@ -205,12 +205,12 @@ def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
 
 @frozen
 class Control:
-    """The answer of a run to effects planted in it: see ``simulations.evidence.planted``.
+    """The result of a control with planted effects: see ``simulations.evidence.planted``.
 
     Arguments:
         name: part of the error machinery that is controlled.
-        held: whether all that was planted was refuted, and nothing that is true.
-        said: what went wrong; empty where it held.
+        held: whether all planted effects were refuted, and no true statement was.
+        said: what went wrong; empty if the control succeeded.
     """
 
     name: str
@@ -220,9 +220,9 @@ class Control:
 
 @frozen
 class Provenance:
-    """Where and by which command a run was made.
+    """The place and the command of a run.
 
-    A folder holds one ``configuration``: kind of the problems, size, engine, device, seed.
+    A folder has one ``configuration``: kind of the problems, size, engine, device, seed.
     """
 
     command: str
@@ -244,10 +244,10 @@ class Results:
     """A finished run.
 
     Arguments:
-        claims: what depends on the claims, the seed, the engine and the code alone.
-        controls: what the run made of effects planted in it; none where none was asked for.
+        claims: results that depend only on the claims, the seed, the engine and the code.
+        controls: results of planted effects; empty if not requested.
         draws: replications of a check's cells, by stem and check: they reproduce it alone.
-        run: where and by which command.
+        run: place and command.
     """
 
     claims: tuple[ClaimResult, ...]
@@ -256,7 +256,8 @@ class Results:
     run: Provenance
 
     def with_earlier(self, earlier: Results, command: str) -> Results:
-        """These results, and those of an earlier run of the same configuration and code on other claims.
+        """These results together with those of an earlier run with the same configuration and code on other
+        claims.
 
         The command is the one that makes all of them.
         """
@@ -302,7 +303,7 @@ class Results:
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """A record as JSON has it: an interval is a pair, and what is not finite is null."""
+    """A record in JSON's types: an interval is a pair, and a number that is not finite is null."""
     return asdict(record, value_serializer=lambda record, attribute, value: _plain(value))
 
 
@@ -318,7 +319,7 @@ _hints = cache(get_type_hints)
 
 
 def _record(kind: Any, value: Any) -> Any:
-    """The inverse of :func:`plain`: a value of that type, from what JSON has in its place."""
+    """The inverse of :func:`plain`: a value of a type from its form in JSON."""
     parts = get_args(kind)
     if kind is Interval:
         low, high = value

@@ -1,4 +1,4 @@
-"""The runner: runs what the store lacks, then decides.
+"""The runner, which runs the blocks that the store lacks and then decides.
 
 Two waves: first what is enumerated, and the pilots that the plan is made from; then the blocks that
 it asks for, and on cells of several looks as many again while a check is open. Everything that a
@@ -35,7 +35,7 @@ MOST_REPLICATIONS = 10**10
 
 @dataclass(frozen=True)
 class Run:
-    """Verdicts on claims, what was set aside on the way, and what came of planted effects."""
+    """Verdicts on claims, damaged files, and the results of planted effects."""
 
     claims: tuple[ClaimResult, ...]
     plans: tuple[Plan, ...]
@@ -44,7 +44,7 @@ class Run:
     controls: tuple[Control, ...] = ()
 
     def controlled(self, controls: Sequence[Control]) -> Run:
-        """The run with its controls: where one failed, nothing that it says is CONFIRMED."""
+        """The run with its controls; if a control failed, no claim is CONFIRMED."""
         claims = self.claims
         if not all(control.held for control in controls):
             claims = tuple(
@@ -115,7 +115,7 @@ def run_claims(
     executor: Executor | None = None,
     on_done: Callable[[], None] | None = None,
 ) -> Run:
-    """Settle the claims: run what the store lacks, then decide.
+    """Decide the claims, after running the blocks that the store lacks.
 
     Arguments:
         claims: designs.
@@ -161,7 +161,7 @@ def check_alone(
     replications: Sequence[int] = (),
     refute: Collection[str] = (),
 ) -> CheckResult:
-    """Settle one check of a claim, with that many replications; nothing is stored or read.
+    """Decide one check of a claim with a number of replications, without the store.
 
     Arguments:
         claim: the whole claim: the check's share of the false alarms depends on it.

@@ -1,4 +1,4 @@
-"""Finished blocks on disk: one file each, written whole or not at all, found again by its key.
+"""Finished blocks on disk: one complete file each, found by its key.
 
 The key is a hash of what was computed, of the code that computed it and of the numerical libraries'
 versions, so that a changed program never reads an old one's results.
@@ -31,12 +31,12 @@ in the key of every block."""
 
 @cache
 def makers() -> tuple[Path, ...]:
-    """The source files whose change makes blocks anew."""
+    """The source files that invalidate blocks when they change."""
     return sources_of(*(Path(__file__).resolve().with_name(name) for name in MAKERS))
 
 
 class StoreError(InputError):
-    """Results cannot be kept: the folder is read-only, the disk full."""
+    """Results cannot be saved: the folder is read-only, or the disk is full."""
 
 
 @cache
@@ -142,7 +142,7 @@ class Store:
 
 
 class Memory(Store):
-    """A store that reads nothing and keeps nothing."""
+    """A store that does not read or save anything."""
 
     def __init__(self) -> None:
         self.set_aside = []

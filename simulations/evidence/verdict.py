@@ -1,8 +1,8 @@
-"""The one decider: a statement and its rivals against the evidence on one quantity.
+"""The decider, which compares a statement and its rivals with the evidence on one quantity.
 
-A statement says in which region a quantity lies: at a point (equal), below a bound (at most), or
-above zero (order). A rival is a wrong formula and says otherwise. Evidence is an estimate with an
-interval; enumerated evidence has an interval as wide as its rounding.
+A statement gives the region of a quantity: a point (equal), below a bound (at most), or above zero (order). A
+    rival is a wrong formula with another region. Evidence is an estimate with an interval; for enumerated
+    evidence the interval is its rounding.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .intervals import ANYWHERE, Interval
 from .planning import MISS_RATE
 
 ROUNDING = 1e-9
-"""Relative to a statement's scale: closer values are the same number."""
+"""The distance, relative to a statement's scale, below which values count as equal."""
 
 PLAN_ERROR = 1.2
-"""By what factor a half-width may exceed the one that was planned: a pilot's variance is an estimate."""
+"""The factor by which a half-width may exceed the planned one, because a pilot's variance is an estimate."""
 
 
 class Verdict(StrEnum):
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of several: REFUTED if one is, else INCONCLUSIVE if one is; CONFIRMED of none.
+    """The joint verdict: REFUTED if one is, else INCONCLUSIVE if one is, else CONFIRMED.
 
     >>> worst([Verdict.CONFIRMED, Verdict.INCONCLUSIVE]).value
     'INCONCLUSIVE'
@@ -45,8 +45,8 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class RivalVerdict(StrEnum):
-    """The verdict on a wrong formula: NOT DISTINGUISHABLE where it gives the prediction's own value,
-    NOT TESTED where no check speaks of it (a design that does not fit the problem, nothing enumerable).
+    """The verdict on a wrong formula: NOT DISTINGUISHABLE if it gives the prediction's value, NOT TESTED if
+    no check tests it (the design does not fit the problem, or nothing can be enumerated).
     """
 
     REFUTED = "REFUTED"
@@ -57,13 +57,13 @@ class RivalVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Statement:
-    """Where a quantity lies, and where each rival says that it lies.
+    """The region of a quantity, and the region according to each rival.
 
     Arguments:
-        prediction: the value expected; NaN where the formula gives no number.
-        region: the values that the statement allows.
+        prediction: expected value; NaN if the formula does not give a number.
+        region: values that the statement allows.
         rivals: values that each rival allows, by its name.
-        scale: what rounding and margins are relative to; positive or 0.
+        scale: unit of rounding and margins; positive or 0.
         margin: the half-width that an interval needs where no rival needs a smaller one.
         floor: the rounding error of the quantity itself, whatever the statement's scale.
     """

@@ -1,4 +1,4 @@
-"""What commands and pools say of a verifier that errs.
+"""What commands and pools say of a verifier with errors.
 
 Its formulas are held against every outcome in ``tests/agreement/test_verifier.py``.
 """

@@ -106,6 +106,6 @@ test_refused = refusals(
         lambda: enumerate_mse(TWO, "grpo", 10**6),
         "a smaller group or batch, or a problem with fewer",
     ),
-    (lambda: gradient_mse(UNEQUAL, "norm-weighted", 2), "ask ustat_pg.engines.enumerate_mse"),
-    (lambda: gradient_mse(UNEQUAL, "std", 2), "ustat_pg.engines.enumerate_mse takes any"),
+    (lambda: gradient_mse(UNEQUAL, "norm-weighted", 2), "call ustat_pg.engines.enumerate_mse"),
+    (lambda: gradient_mse(UNEQUAL, "std", 2), "and are not; call ustat_pg.engines.enumerate_mse"),
 )

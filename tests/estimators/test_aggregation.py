@@ -46,7 +46,7 @@ def test_groups_of_unequal_tokens_tell_prompt_and_token_mean_apart():
 
 WEIGHS = {
     "sequence-sum": (2, "the score of the whole output"),
-    "constant:5": (2, "A constant factor on every output"),
+    "constant:5": (2, "Every output has the same constant factor"),
     "token-sum": (2, "times the number of outputs"),
     "token-mean": (2, "prompts are weighted by the number of their outputs, for any lengths"),
     "sequence-mean": (2 / 8, "prompts with long outputs get less weight"),
@@ -94,8 +94,8 @@ def test_the_ways_are_those_of_the_catalogue():
 test_what_does_not_fit_is_refused = refusals(
     (MASK, "dapo", "aggregation 'dapo' is unknown: choose one of sequence-sum"),
     (MASK, 3, "aggregation 3 is unknown"),
-    (MASK, "constant", "constant has a length after a colon"),
-    (MASK, "token-mean:3", "and the others have none"),
+    (MASK, "constant", "constant needs a length after a colon"),
+    (MASK, "token-mean:3", "and the others do not have one"),
     (MASK, "constant:0", "its length must be a positive number"),
     (MASK, "constant:long", "its length must be a positive number"),
     (MASK / 2, "token-mean", "zeros and ones"),

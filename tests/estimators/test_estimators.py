@@ -166,7 +166,7 @@ def test_arrays_of_two_libraries_are_refused(name, torch_rewards):
     ours, theirs = maker("numpy"), maker("torch")
     if torch_rewards:
         ours, theirs = theirs, ours
-    refuses("one library", estimators.advantages, name, ours(REWARDS), **known(name, theirs))
+    refuses("the same library", estimators.advantages, name, ours(REWARDS), **known(name, theirs))
 
 
 WRONG = {

@@ -158,7 +158,7 @@ test_what_has_no_turns_is_refused = refusals(
     (lambda: turns(R, HERE[:1]), r"reached has shape \(1, 2\): it must have the rewards' shape"),
     (lambda: turns(R, HERE / 2), "reached must be 1 for a turn, 0 past the end"),
     (lambda: turns(R, [[0, 1], [1, 1]]), "reached has a turn after the end of its episode"),
-    (lambda: turns(R * np.nan, HERE), "rewards hold NaN or infinity"),
+    (lambda: turns(R * np.nan, HERE), "rewards contain NaN or infinity"),
     (lambda: turns(R, HERE, "pooled", states=R), "states: scheme 'pooled' does not take them"),
     (
         lambda: turns(R, HERE, "to-go", states=[["a", "b"]] * 2),

@@ -71,7 +71,7 @@ def test_a_small_log_ratio_keeps_its_digits():
         ({"place": "advantage"}, "place of the penalty 'advantage' is unknown"),
         ({"log_ratio": np.array([np.nan])}, "NaN or infinity"),
         ({"log_ratio": np.array([1j])}, "real numbers"),
-        ({"log_ratio": np.array(1.0)}, "the last axis must hold the tokens"),
+        ({"log_ratio": np.array(1.0)}, "the last axis must be the tokens"),
         ({"log_ratio": np.zeros((2, 0))}, "at least one"),
         ({"log_ratio": ["0.1"]}, "must be an array"),
     ],

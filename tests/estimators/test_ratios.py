@@ -80,7 +80,7 @@ def test_without_a_mask_all_are_tokens_and_of_none_there_is_no_weight(ratio):
 def test_what_is_refused():
     refuses("ratio 'geometric' is unknown", importance_weights, LOGS, ratio="geometric")
     refuses(r"mask has shape \(3,\)", importance_weights, LOGS, MASK[0])
-    refuses("the last axis must hold tokens", importance_weights, np.array(1.0))
+    refuses("the last axis must be tokens", importance_weights, np.array(1.0))
     weights = importance_weights(LOGS, MASK)
     refuses("weights have shape", clipped_weights, weights, ADVANTAGES[:2])
     refuses("low is -0.1", clipped_weights, weights, ADVANTAGES, low=-0.1)

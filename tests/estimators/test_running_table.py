@@ -134,9 +134,9 @@ def next_estimate(running, by_norms, late):
     ("said", "rewards", "norms"),
     [
         ("rewards that are 0 or 1", [[0.5, 1.0]], None),
-        ("has 3 rewards: the running table holds groups of 2", [[0.0, 1.0, 1.0]], None),
+        ("has 3 rewards: the running table is for groups of 2", [[0.0, 1.0, 1.0]], None),
         ("NaN or infinity", [[np.nan, 1.0]], None),
-        ("at every step or at none", [[0.0, 1.0]], None),
+        ("at every step or at no step", [[0.0, 1.0]], None),
         (r"shape \(2,\)", [[0.0, 1.0]], [1.0, 1.0]),
         ("must not be negative", [[0.0, 1.0]], [[-1.0, 1.0]]),
         ("NaN or infinity", [[0.0, 1.0]], [[np.inf, 1.0]]),

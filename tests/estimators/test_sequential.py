@@ -122,17 +122,17 @@ def test_balanced_sub_samples_of_every_size(outputs, divisor):
 
 test_refusals = refusals(
     (lambda: two_stage(GRADED, pilot=1), "pilot is 1"),
-    (lambda: two_stage(GRADED, pilot=6), "the pilot alone has 6"),
-    (lambda: two_stage(np.array([0.0, 0, 1, 1]), pilot=2), "give groups in the order"),
+    (lambda: two_stage(GRADED, pilot=6), "but the pilot has 6"),
+    (lambda: two_stage(np.array([0.0, 0, 1, 1]), pilot=2), "give outputs in the order"),
     (lambda: two_stage(GRADED, pilot=2, trigger="lucky"), "'mixed' or a function"),
-    (lambda: sequential(GRADED, plan="3+2 if mixed"), "takes 0 and 1"),
+    (lambda: sequential(GRADED, plan="3+2 if mixed"), "needs 0 and 1"),
     (lambda: sequential(np.zeros(5), plan="3+2 if mixed"), "stops at 3 outputs"),
     (lambda: sequential(np.array([1.0, 0, 0]), plan="3+2 if mixed"), "draws on at 3 outputs"),
     (lambda: sequential(np.ones(2), plan="1..3 until 1 success"), "may stop at one output"),
     (lambda: sequential(GRADED, plan=lambda z: False), "does not stop after"),
     (lambda: sequential(np.arange(12.0), plan=lambda z: len(z) == 12), "orders of its rewards"),
     (lambda: two_stage(np.arange(40.0), pilot=20, trigger=max), "kinds of pilots"),
-    (lambda: balanced(np.zeros(3), outputs=4), "4 outputs or more"),
+    (lambda: balanced(np.zeros(3), outputs=4), "at least 4 outputs"),
 )
 
 
@@ -156,4 +156,4 @@ def test_unbiased_under_a_plan_and_not_without_the_weights():
     with pytest.raises(AssertionError, match="grpo is biased"):
         assert_unbiased(grpo, plan=surprising, group_size=4)
     refuses("is random", assert_unbiased, grpo, plan="3+2 if mixed 0.5")
-    refuses("of rewards alone", assert_unbiased, grpo, plan=words, layout="minibatch")
+    refuses("a function of rewards only", assert_unbiased, grpo, plan=words, layout="minibatch")

@@ -184,7 +184,7 @@ def test_refusals():
         value.backward()
     assert not meter.step()
     meter = NoiseMeter(made)
-    refuses("metric 'adam' takes whole", NoiseMeter, made, metric="adam", optimizer=object())
+    refuses("metric 'adam' needs whole", NoiseMeter, made, metric="adam", optimizer=object())
     refuses("width is 0", NoiseMeter, made, width=0)
     meter.remove()
     assert not any(m._forward_hooks for m in made.modules())

@@ -255,7 +255,7 @@ def test_checkpointing_autocast_and_bfloat16():
 def test_refusals():
     theta = torch.nn.Parameter(torch.ones(2))
     meter = NoiseMeter([theta])
-    refuses("a step has no micro-batch", meter.step)
+    refuses("the step has no micro-batch", meter.step)
     refuses("0 steps count", meter.estimate)
     refuses("no parameter is trained", NoiseMeter, [])
     refuses("metric is 'adam': give the optimizer", NoiseMeter, [theta], metric="adam")
@@ -264,11 +264,11 @@ def test_refusals():
     refuses("scale is 0", meter.begin, [1], scale=0)
     refuses("no micro-batch is open", meter.end)
     meter.begin(["a"])
-    refuses("open already", meter.begin, ["b"])
+    refuses("already open", meter.begin, ["b"])
     refuses("a micro-batch is open", meter.step)
     meter.end()
-    refuses("no gradient came: call loss.backward", meter.step)
-    with pytest.raises(TypeError, match="is not copied"):
+    refuses("there was no gradient: call loss.backward", meter.step)
+    with pytest.raises(TypeError, match="cannot be copied"):
         pickle.dumps(meter)
 
 
@@ -303,7 +303,7 @@ def test_a_step_that_met_an_error_does_not_count():
     assert not one_step(meter, theta)
     assert one_step(meter, theta)
     # A block inside a block is an error of the inner one.
-    with pytest.raises(ValueError, match="open already"), meter.micro_batch([0]):
+    with pytest.raises(ValueError, match="already open"), meter.micro_batch([0]):
         meter.begin([1])
     assert not one_step(meter, theta)
     assert one_step(meter, theta)
@@ -349,7 +349,7 @@ def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
     meter.remove()
     other.remove()
     assert not theta._backward_hooks
-    refuses("no gradient came", one_step, meter, theta)
+    refuses("there was no gradient", one_step, meter, theta)
 
 
 def test_steps_of_one_prompt_are_measured_two_at_a_time():

@@ -203,9 +203,7 @@ def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused()
     assert not told
     *_, told = strange
     assert len(told) == 2
-    assert told[0].startswith(
-        "gradients of single completions are without 3.scale, whose use hooks"
-    )
+    assert told[0].startswith("gradients of single completions are without 3.scale, because hooks")
 
 
 def test_other_shards_are_refused():

@@ -37,7 +37,9 @@ def test_other_parameters_are_the_source_s():
     policy = FORMS["tables"]
     other = policy.with_theta(LINEAR.theta + 0.1)
     assert np.array_equal(other.probs, LINEAR.with_theta(LINEAR.theta + 0.1).probs)
-    refuses("holds at its own parameters only", FORMS["reduced"].with_theta, FORMS["reduced"].theta)
+    refuses(
+        "is valid only at its own parameters", FORMS["reduced"].with_theta, FORMS["reduced"].theta
+    )
 
 
 def test_coordinates_are_as_many_as_directions():

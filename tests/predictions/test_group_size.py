@@ -313,7 +313,7 @@ test_refused = refusals(
     (lambda: optimal_group_size(C, population=4), "given together"),
     (lambda: gap_group_size(np.eye(2), np.eye(2), [0.2, 1.0], 2.5), r"must exceed 1/\(2λ\) = 2.5"),
     (lambda: paired_constants(1.0, 1.0, 0.5, 1), "group size is 1"),
-    (lambda: covariance_parts(moments_of(0.1, 1.0, 1.0)), "traces only"),
+    (lambda: covariance_parts(moments_of(0.1, 1.0, 1.0)), "only traces"),
     (lambda: critical_budget(C, -1.0), "gradient_sq is -1"),
     (lambda: near_budget(C, 1), "budget is 1"),
     (lambda: robust(c1=(2.0, 1.0)), "c1 is"),

@@ -139,5 +139,5 @@ test_bad_input_is_refused = refusals(
     (lambda: finite_covariance(*GOOD, [0.1], steps=[2]), "whole numbers from 0 to 1"),
     (lambda: finite_covariance(*GOOD, [0.1], steps=[1, 0]), "must be ascending"),
     (lambda: finite_covariance(*GOOD, np.full(2000, 3.0)), "it is stable below 2/λ_max = 2"),
-    (lambda: matrix_correlation(record(), np.eye(2)), "hold traces only"),
+    (lambda: matrix_correlation(record(), np.eye(2)), "have only traces"),
 )

@@ -131,7 +131,7 @@ test_learning_and_covariances_that_are_refused = refusals(
     (lambda: learned_values(TWO, 3, 0.0), "step size is 0.0: it must be positive and at most 1"),
     (lambda: critic_excess(TWO, TWO.value, 2, variance=[-1.0, 0.0]), "must be at least 0"),
     (lambda: critic_excess(TWO, TWO.value, 2, variance=[1.0]), r"one per context \(2\)"),
-    (lambda: gradient_covariance(TWO, "grpo", 4), "traces only"),
+    (lambda: gradient_covariance(TWO, "grpo", 4), "only traces"),
 )
 
 

@@ -167,8 +167,8 @@ test_invalid_pairs_of_laws_are_refused = refusals(
 
 
 test_outputs_that_are_not_all_there_are_refused = refusals(
-    ({}, "several prefixes need prefixes and tokens"),
+    ({}, "if there are several prefixes, give both prefixes and tokens"),
     ({"prefixes": PREFIXES}, "give both"),
-    ({"prefixes": PREFIXES[:-1], "tokens": TOKENS[:-1]}, "every output must be there once"),
+    ({"prefixes": PREFIXES[:-1], "tokens": TOKENS[:-1]}, "every output must occur once"),
     of=lambda outputs: kl_gradient(*laws(1), **outputs),
 )

@@ -216,7 +216,7 @@ test_what_is_refused = refusals(
         )
         for table in ("-1,1,0,-1", "1,-1,0,-1", "1,1,1,-1", "1,1,0,1")
     ),
-    (lambda: ratio_bias_matrix(AWAY, "std", 2), "both policies are one"),
-    (lambda: practical_mse(token_outcomes(GRADED), "std", 2), "enumerate instead"),
+    (lambda: ratio_bias_matrix(AWAY, "std", 2), "computed at equal policies"),
+    (lambda: practical_mse(token_outcomes(GRADED), "std", 2), "use enumeration instead"),
     (lambda: token_outcomes(GRADED, None, REFERENCE), "reference's logits"),
 )

@@ -57,7 +57,7 @@ def test_a_verifier_that_never_errs_changes_nothing():
     [
         ((0.9, 0.05), "0.85 times as long"),
         ((0.5, 0.5), "the mean gradient is 0"),
-        ((0.1, 0.6), "points the wrong way"),
+        ((0.1, 0.6), "points in the wrong direction"),
     ],
 )
 def test_what_is_printed_says_where_it_points(rates, says):

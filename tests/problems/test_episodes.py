@@ -79,7 +79,7 @@ def test_a_loop_ends_after_its_turns_and_is_refused_without_a_limit():
     assert problem.episodes.rewards.shape == (6, 5)
     assert problem.objective() == pytest.approx(1 - 2**-5)
     refuses(
-        "states lead back, a to a: max_turns",
+        "a path returns to its state, a to a: give max_turns",
         episode_problem,
         ind.mapping(LOOP._replace(turns=None)),
     )

@@ -64,7 +64,7 @@ def test_digits():
 
 
 test_refused = refusals(
-    ([[0.0], [1.0]], [1, 1], "one value only"),
+    ([[0.0], [1.0]], [1, 1], "only one value"),
     ([[0.0], [1.0]], [0, 1, 0], r"labels have shape \(3,\): one per row \(2\)"),
     ([[0.0], [1.0]], [[0], [1]], r"labels have shape \(2, 1\)"),
     of=lambda features, labels: labelled_problem(features, labels),

@@ -54,8 +54,8 @@ def test_they_load_by_name():
         ("ustat:skewd", "problem ustat:skewd is unknown, did you mean ustat:skewed"),
         ("ustat:", "problem ustat: is unknown: choose one of balanced, coin"),
         ("ustat:../files", "is unknown"),
-        ("ustat:skewed@2", "is here in version 1, not in 2"),
-        ("ustat:skewed@", "is here in version 1, not in none"),
+        ("ustat:skewed@2", "has version 1 of problem ustat:skewed, not 2"),
+        ("ustat:skewed@", "has version 1 of problem ustat:skewed, not none"),
         ("skewed", "must end in .json or .npz, or begin with ustat:"),
     ],
 )
@@ -81,6 +81,6 @@ def test_a_log_is_sent_to_its_own_command(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("{}")
     refuses(
-        "a log goes to ustat-pg rewards, or to advise as rollouts of a ModelPool", load_problem, log
+        "for a log use ustat-pg rewards, or advise with rollouts of a ModelPool", load_problem, log
     )
     assert "rewards" not in str(refuses("must end in", load_problem, tmp_path / "gone.jsonl"))

@@ -130,10 +130,10 @@ test_refused = refusals(
     (sample(2, 0), "batch size is 0"),
     (sample(2, estimator="rlooo"), "'rlooo' is unknown, did you mean rloo"),
     (sample(2, constant=0.5), "constant is given, which grpo does not take"),
-    (sample(2, estimator="constant"), "constant needs its constant, .* constant=0.5"),
+    (sample(2, estimator="constant"), "constant needs its constant: write constant=0.5"),
     (sample(2, estimator="critic", critic=[1, 2]), "critic has 2 values: one per context"),
     (sample(2, estimator="critic"), "critic needs its predicted_value"),
-    (sample(2, estimator="best"), "best needs its best_table, .*estimator=best_table\\(problem"),
+    (sample(2, estimator="best"), "best needs its best_table: .*estimator=best_table\\(problem"),
     (sample(2, estimator=lambda z: z[0]), "advantages have shape \\(2,\\) for rewards \\(1, 2\\)"),
     (sample(2, estimator=lambda z: z * np.nan), "advantages holds nan"),
 )

@@ -106,7 +106,7 @@ TABULAR, LINEAR, SHARED, BERNOULLI, SURE = GOOD
         (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "two contexts and arms"),
         (BERNOULLI, {"success": [1, 0]}, "success has shape (2,) and probs (2, 2)"),
         (BERNOULLI, {"success": [[1, 0], [0, 1.5]]}, "success is 1.5: it must lie in [0, 1]"),
-        (BERNOULLI, {"probs": [[1, 0], [0.5, 0.5]]}, "probs is 0 at [0, 1]: it has no logit"),
+        (BERNOULLI, {"probs": [[1, 0], [0.5, 0.5]]}, "probs is 0 at [0, 1], which has no logit"),
         (BERNOULLI, {"probs": [[0.5, 0.6], [0.5, 0.5]]}, "probs sums to 1.1 at [0]"),
         (BERNOULLI, {"probs": [[0.5, 0.5], [1.5, -0.5]]}, "probs is -0.5 at [1, 1]"),
         (BERNOULLI, {"context_probs": [1.0]}, "has 1 entries: the policy has 2 contexts"),
@@ -160,7 +160,7 @@ def test_logits_too_far_apart_are_refused_before_they_overflow():
 test_restrictions_that_are_refused = refusals(
     ([], "at least one"),
     ([0, 0], "must be distinct"),
-    ([3], "context 3 is not there: contexts are 0 to 2"),
+    ([3], "context 3 does not exist: contexts are 0 to 2"),
     ([0.5], "context is 0.5"),
     of=random_problem(0).restrict,
     literal=True,

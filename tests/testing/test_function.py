@@ -58,7 +58,7 @@ def test_a_torch_trainer():
 def test_a_function_of_unknown_arrays(monkeypatch):
     with pytest.raises(TypeError, match="unexpected keyword") as result:
         assert_unbiased(lambda z: z.sum(dimension=1))
-    assert "for torch array=torch.tensor" in result.value.__notes__[0]
+    assert "array=torch.tensor for torch" in result.value.__notes__[0]
     # Without torch at hand nothing is tried, and torch's errors stay in its own functions.
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     with pytest.raises(TypeError, match="unexpected keyword"):

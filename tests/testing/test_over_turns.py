@@ -138,7 +138,7 @@ def test_what_the_function_raises_is_raised_with_how_it_was_called():
 
 test_bad_input_is_refused = refusals(
     ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
-    ({"turns": []}, "turns holds no problem"),
+    ({"turns": []}, "turns has no problem"),
     ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
     ({"inputs": ("rewards", "states")}, "it must hold 'rewards' and 'reached'"),
     ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and"),

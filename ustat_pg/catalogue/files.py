@@ -32,9 +32,7 @@ from .sources import (
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is read as a file: the file exists, or the word ends like a file and is not an
-    option.
-    """
+    """Whether a word is a file: the file exists, or the word ends like a file and is not an option."""
     if "=" in word:
         return is_there(word)
     return word.endswith(tuple(_READERS)) or (bool(re.search("[./]", word)) and is_there(word))

@@ -251,9 +251,7 @@ class Framework:
         return "read only" if row.read else f"run on {self.ran}"
 
     def checked_loss(self, option: Option) -> str:
-        """How the entry for an option of the loss was checked against the framework's code; empty for other
-        options.
-        """
+        """How the entry of an option of the loss was checked against the framework's code; else empty."""
         if not option.of_loss:
             return ""
         if not (self.loss_ran and option.ran):

@@ -126,9 +126,7 @@ class Meaning:
 
     @property
     def cap(self) -> tuple[str, float] | None:
-        """The option that caps the ratio below 1, and the cap; the cap then multiplies the step at ratio
-        1.
-        """
+        """The option that caps the ratio below 1, and the cap, which multiplies the step at ratio 1."""
         for option in self.framework.options.values():
             for name in (option.caps or {}).get(self.values[option.name], ()):
                 if self.values[name] != "none":
@@ -334,9 +332,7 @@ class Meaning:
             return nan
 
     def penalties(self) -> list[str]:
-        """The KL terms that are on, where they enter, and which gradient they have; empty if no option
-        exists.
-        """
+        """The KL terms that are on, their places and their gradients; empty if no option exists."""
         lines = [
             f"{self._typed(each.option.name)}: {each.option.place}{self._divergence(each)}"
             for each in self.acting_penalties()

@@ -22,9 +22,7 @@ from .sources import FILES, Named, Source, is_there, of_config, options_of, plai
 
 
 def named(estimator: Any) -> str | None:
-    """The name of one of this library's estimators; None if it is not one, or if a framework has this
-    name.
-    """
+    """The name of an estimator of this library; None if it is not one, or if a framework has this name."""
     alone = isinstance(estimator, list | tuple) and len(estimator) == 1
     word = estimator[0] if alone else estimator
     family = word.partition(":")[0] if isinstance(word, str) else None
@@ -304,9 +302,7 @@ def _by_tail(name: str, tails: Mapping[str, set[str]]) -> str | None:
 
 
 def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) -> None:
-    """Raise an error if a missing parent, or a value that is not read, may set an option that would get its
-    default.
-    """
+    """Raise an error if a missing parent or an unread value may set an option that would get its default."""
     missing = [name for name in source.missing if Path(name).stem not in framework.bases]
     unsaid = [
         option
@@ -361,9 +357,7 @@ def _recognised(source: Source) -> Framework:
 
 
 def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
-    """How well commands and options fit a framework: first by what runs, then by full names, then by last
-    parts.
-    """
+    """How well commands and options fit a framework: by what runs, by full names, and by last parts."""
     names, options = framework.names(), framework.options
     written = [plain(name) for name, _ in source.named]
     patterns = (*framework.commands, *framework.refused, *framework.classes)
@@ -382,9 +376,7 @@ def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> 
 
 
 def _in_clone(framework: Framework, source: Source) -> bool:
-    """Whether a file lies in a folder with the framework's name; this only separates frameworks with equal
-    options.
-    """
+    """Whether a file's folder has the framework's name, to separate frameworks with equal options."""
     folder = re.compile(
         rf"(.*\W)?{re.escape(framework.repository.rpartition('/')[2])}", re.IGNORECASE
     )
@@ -419,9 +411,7 @@ def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
 
 
 def _tells(framework: Framework, known: Mapping[str, Named]) -> bool:
-    """Whether an advantage option of the framework is named; or G, if the framework's default is a group
-    baseline.
-    """
+    """Whether an advantage option of the framework is named; or G, if its default is a group baseline."""
     kinds = {framework.options[name].kind for name in known}
     if not framework.of_kind("advantage"):
         return False

@@ -25,9 +25,8 @@ def add_predict(commands: Any) -> None:
     sizes.add_argument(
         "--plan",
         metavar="PLAN",
-        help="a plan that sizes groups by their rewards, '3+2 if mixed', or a published scheme "
-        "(dapo, pilot-commit, reinforce-ada, ...); --estimator is then sequential (unbiased) or "
-        "the scheme's own",
+        help="a plan that sizes groups by their rewards, '3+2 if mixed', or a published scheme (dapo, "
+        "pilot-commit, reinforce-ada, ...); --estimator is then sequential (unbiased) or the scheme's own",
     )
     predict.add_argument("--batch-size", type=int, default=1, metavar="B", help="default: 1")
     predict.add_argument(
@@ -113,10 +112,9 @@ def add_explain(commands: Any) -> Any:
     explain.add_argument(
         "--reward-rates",
         metavar="RATES",
-        help="pass rates of several 0/1 rewards at a prompt: format=.9,correct=.2 if they are "
-        "independent given the prompt, else with the chance of both, format+correct=.2; or a "
-        "JSON file of these. Prints which gradients add up if rewards are summed or normalised "
-        "separately (GDPO)",
+        help="pass rates of several 0/1 rewards at a prompt: format=.9,correct=.2 if they are independent "
+        "given the prompt, else with the chance of both, format+correct=.2; or a JSON file of these. Prints "
+        "which gradients add up if rewards are summed or normalised separately (GDPO)",
     )
     explain.add_argument(
         "--weights",

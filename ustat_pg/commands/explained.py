@@ -73,9 +73,7 @@ def _asked(options: argparse.Namespace) -> Found:
 
 
 def _refuse_others(options: argparse.Namespace) -> None:
-    """Raise an error for options of another command, unless the trainer may have options with the same
-    names.
-    """
+    """Raise an error for options of another command, unless the trainer may have the same options."""
     flags = [word.partition("=")[0] for word in options.estimator]
     if not (foreign := [flag for flag in flags if flag in options.others]):
         return

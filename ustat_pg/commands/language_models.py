@@ -56,9 +56,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 def mse(options: argparse.Namespace) -> None:
-    """Print every estimator's gradient MSE at every group size, or the noise of an older policy's
-    rollouts.
-    """
+    """Print each estimator's gradient MSE at every group size, or the noise of an older policy's rollouts."""
     settings = {
         name: value for name, value in vars(options).items() if name not in ("command", "part")
     }

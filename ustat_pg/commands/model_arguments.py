@@ -37,18 +37,14 @@ def advise_arguments(command: Parser) -> None:
     _subject(command)
     models = command.options("model", "rollouts")
     models(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder that keeps all results, from which the command can continue",
+        "--out", type=Path, metavar="DIR", help="folder for all results; a rerun continues from it"
     )
     models(
         "--until",
         type=_until,
         metavar="all|SHARE",
-        help="add prompts until the error at the advised G exceeds the least error by at most "
-        "this share, or all prompts are used (default: 5%%, if neither --limit nor rollouts fix "
-        "the number)",
+        help="add prompts until the error at the advised G exceeds the least error by at most this share, or "
+        "all prompts are used (default: 5%%, if neither --limit nor rollouts fix the number)",
     )
     costs = command.options(*ADVISE, group=command.add_argument_group("costs"))
     costs("--prompt-cost", type=float, metavar="Q", help="cost of each prompt (default: 0)")
@@ -60,14 +56,10 @@ def advise_arguments(command: Parser) -> None:
     add("--estimator", metavar="OPTIONS", help=text)
     form = command.options(*ADVISE, group=command.add_mutually_exclusive_group())
     _form(form, "json", "one JSON object on stdout")
-    _form(form, "csv", "print only print the table of group sizes as CSV")
+    _form(form, "csv", "print only the table of group sizes, as CSV")
     text = "plot the error, relative to the least, against G"
     add("--plot", type=Path, metavar="FILE", help=text)
-    add(
-        "--adaptive",
-        action="store_true",
-        help="also compare groups in two stages with fixed groups",
-    )
+    add("--adaptive", action="store_true", help="also compare groups in two stages with fixed ones")
     text = "cost of a second stage, in outputs (with --adaptive)"
     costs("--stage-cost", type=float, metavar="N", help=text)
 
@@ -77,12 +69,7 @@ def mse_arguments(command: Parser) -> None:
     add, logs = command.options(*MSE), command.options("rollouts")
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     _subject(command)
-    add(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder that keeps all results, from which the command can continue",
-    )
+    add("--out", type=Path, metavar="DIR", help="folder for all results; a rerun continues from it")
     text = "weight tokens by the ratio to the older policy that drew them, computed from log_probs"
     logs("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
     logs("--clip", type=_clip, metavar="E[,E_HIGH]", help="clip ratios as PPO does")
@@ -102,12 +89,7 @@ def _subject(command: Parser) -> None:
         "(math:source=FOLDER, reasoning-gym:chain_sum,max_terms=2), smollm2:ask and other "
         "settings, or a .jsonl file (default for an embedded model: its own prompts)",
     )
-    add(
-        "--shots",
-        type=int,
-        metavar="K",
-        help="number of worked examples in each prompt of reasoning-gym",
-    )
+    add("--shots", type=int, metavar="K", help="worked examples in each prompt of reasoning-gym")
     text = "verifier for a .jsonl file, a function with TRL's signature"
     add("--verifier", metavar="MODULE:FUNCTION", help=text)
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")

@@ -91,9 +91,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
     def _settle(self, options: argparse.Namespace) -> None:
-        """Show the help of the subject, or raise an error for options that it does not accept or that it
-        lacks.
-        """
+        """Show the help of the subject, or raise an error for options that it does not accept or lacks."""
         given = vars(options)
         subject = next((name for name in self.subjects if name in given), None)
         if given.pop("help", False):

@@ -1,1 +1,1 @@
-"""The views of a record for people and programs, and how far work is."""
+"""The views of a record for people and programs, and progress bars."""

@@ -1,4 +1,4 @@
-"""A bar of progress on a terminal, or a line now and then in a log."""
+"""Progress of work, as a bar on a terminal or as occasional lines in a log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from tqdm import tqdm
 
 LOG_SECONDS = 60.0
-"""Seconds between two lines of progress where stderr is not a terminal."""
+"""The seconds between two lines of progress if stderr is not a terminal."""
 
 
 class _Lines(tqdm):
-    """Progress for a log: a line now and then, where a terminal draws one bar again and again."""
+    """Progress for a log, with occasional lines instead of a bar that is drawn repeatedly."""
 
     @staticmethod
     def status_printer(file: Any) -> Callable[[str], None]:
@@ -37,7 +37,7 @@ def bar(what: str, total: float, shown: bool) -> tqdm[Any]:
         desc=f"{what:9}",
         bar_format=f"{{desc}} {{percentage:3.0f}}%{drawn} {{elapsed}}, {{remaining}} left",
         disable=not shown,
-        # A terminal that does not know its size is taken for a small one.
+        # A terminal of unknown size counts as small.
         ncols=min(get_terminal_size().columns, 80),
         nrows=20,
         leave=False,

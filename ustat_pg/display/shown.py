@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Shown", "axes_or_new", "coloured", "colours", "plain", "rows", "width"]
 
 GOOD, BAD, OPEN = "32", "31", "33"
-"""Green, red and yellow, as terminals number them."""
+"""Green, red and yellow, by their numbers in terminals."""
 
 VERDICTS = {"CONFIRMED": GOOD, "HELD": GOOD, "REFUTED": BAD, "FAILED": BAD, "INCONCLUSIVE": OPEN}
 """The colour of a claim's verdict."""
@@ -31,28 +31,28 @@ RIVALS = {"REFUTED": GOOD, "SURVIVED": BAD, "NOT DISTINGUISHABLE": OPEN, "NOT TE
 """The colour of a wrong formula's verdict."""
 
 _MOST_SHOWN = 16
-"""Numbers of a field that a person reads; of more than these, how many there are."""
+"""The most numbers of a field that are printed; for more, their count is printed."""
 
 COLOURED = re.compile("(\x1b\\[3[123]m[A-Z ]+\x1b\\[0m)")
 """A verdict in its colour."""
 
 
 def width() -> int | None:
-    """Characters of a line on the terminal behind standard output; None where there is none."""
+    """The characters of a line on the terminal of standard output; None if it is not a terminal."""
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def colours() -> bool:
-    """Whether standard output is a terminal with colours, and none asks for none: https://no-color.org."""
+    """Whether standard output is a terminal with colours, and NO_COLOR is not set: https://no-color.org."""
     asked = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return asked and sys.stdout.isatty()
 
 
 def coloured(text: str, kinds: dict[str, str]) -> str:
-    """The text, on a terminal with its verdicts in colour.
+    """The text, with verdicts in colour on a terminal.
 
     Arguments:
-        text: for standard output.
+        text: text for standard output.
         kinds: colours by verdict, ``VERDICTS`` or ``RIVALS``.
     """
     if not colours():
@@ -92,14 +92,14 @@ def _names(record: Any) -> list[str]:
 
 
 def rows(values: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """A line for each value that is there, after its name for a person."""
+    """A line for each value that exists, with its printed name."""
     known = {names[name]: values[name] for name in names if values.get(name) is not None}
     shown = {text: f"{v:.10g}" if isinstance(v, float) else v for text, v in known.items()}
     return "\n".join(f"{text:42} {value}" for text, value in shown.items())
 
 
 def axes_or_new(axes: Axes | None = None) -> Axes:
-    """Matplotlib's axes to draw on: those given, or the only ones of a new figure.
+    """Matplotlib's axes to draw on: the given axes, or those of a new figure.
 
     Raises:
         InputError: Matplotlib is not installed.
@@ -114,7 +114,7 @@ def axes_or_new(axes: Axes | None = None) -> Axes:
 
 
 def _written(value: Any) -> str:
-    """A field as a person reads it; of many numbers how many they are."""
+    """The printed form of a field; for many numbers, their count."""
     value, shape = plain(value), []
     if isinstance(value, float):
         return f"{value:.10g}"
@@ -134,7 +134,7 @@ def _short(value: Any) -> str:
 
 
 class Shown:
-    """A result: ``str`` is what its command prints, a notebook too; ``to_dict`` is what ``--json`` prints.
+    """A result: ``str`` is the text of its command and of notebooks; ``to_dict`` is the output of ``--json``.
 
     A record without a command has a line for each field.
     """
@@ -143,7 +143,7 @@ class Shown:
         return "\n".join(f"{name:20} {_written(getattr(self, name))}" for name in _names(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON has it."""
+        """The record as a dict for JSON."""
         return {name: plain(getattr(self, name)) for name in _names(self)}
 
     def _repr_html_(self) -> str:

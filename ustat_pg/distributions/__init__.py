@@ -1,4 +1,4 @@
-"""Laws that results of the paper name and no library computes to full accuracy.
+"""Laws in results of the paper that no library computes to full accuracy.
 
 They look like SciPy's frozen distributions.
 """

@@ -1,4 +1,4 @@
-"""Laws made of others, and how far two laws are apart."""
+"""Mixtures of laws, and the distance of two laws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDS = 200
 
 
 class _Law(Protocol):
-    """The methods that a law needs: SciPy's frozen continuous ones have them."""
+    """The methods of a law, as in SciPy's frozen continuous distributions."""
 
     def cdf(self, x: Any, /) -> Any: ...
 
@@ -27,12 +27,12 @@ class _Law(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MixtureLaw(Shown):
-    """The law of T gap_T where the covariance depends on the endpoint (Theorem 8, Assumption 8).
+    """The law of T gap_T if the covariance depends on the endpoint (Theorem 8, Assumption 8).
 
     P(Q <= x) = Σ_m p_m P(Q_m <= x)
 
     Arguments:
-        laws: given each endpoint, (m,) of them.
+        laws: laws given each endpoint, (m,).
         probs: probabilities of the endpoints, (m,), sum to 1.
 
     >>> law = MixtureLaw([WeightedChi2([1.0]), WeightedChi2([4.0])], [0.5, 0.5])
@@ -66,7 +66,7 @@ class MixtureLaw(Shown):
         """The x with P(Q <= x) = q, of the shape of q; NaN outside [0, 1]."""
         levels = np.asarray(q, dtype=float)
         ends = np.stack([np.asarray(law.ppf(levels)) for law in self.laws])
-        # The components' own quantiles bracket the mixture's.
+        # The components' quantiles bracket the mixture's quantile.
         out, top = np.array(ends.min(axis=0)), ends.max(axis=0)
         inside = np.isfinite(out) & (out < top)
         low, high, wanted = out[inside], top[inside], levels[inside]
@@ -90,7 +90,7 @@ class MixtureLaw(Shown):
 
 
 def sup_distance(one: _Law, other: _Law, tolerance: float = 1e-5) -> float:
-    """sup_x |F(x) - H(x)| of two laws: what a Kolmogorov-Smirnov test sees of a rival.
+    """The distance sup_x |F(x) - H(x)| of two laws, which a Kolmogorov-Smirnov test measures.
 
     On [a, b] no difference exceeds max(F(b) - H(a), H(b) - F(a)), since both rise; intervals between
     quantiles are halved while that is more than the tolerance above the largest difference found.
@@ -100,7 +100,7 @@ def sup_distance(one: _Law, other: _Law, tolerance: float = 1e-5) -> float:
         tolerance: a number from 1e-9 to 0.1.
 
     Returns:
-        A difference that occurs; the supremum is at most the tolerance larger.
+        An attained difference; the supremum exceeds it by at most the tolerance.
 
     Raises:
         InputError: both laws jump at the same place.

@@ -1,9 +1,9 @@
 """The law of a weighted sum of chi-square variables, to nearly full double precision.
 
 The tail on the point's own side of the mean is an integral along a hyperbola through its saddle
-point, by the trapezoidal rule; the other tail is one minus it. The first has small *relative*
-error, however small it is, which no sum along the real axis (Imhof, Davies) can have. Ruben's mixture of
-chi-square laws is shorter, but needs some 50 terms times the ratio of the greatest weight to the
+point, by the trapezoidal rule; the other tail is one minus it. The first tail has a small *relative* error
+even if it is tiny, which a sum along the real axis (Imhof, Davies) cannot have. Ruben's mixture of chi-square
+laws is shorter, but needs some 50 terms times the ratio of the greatest weight to the
 least: at a ratio of 1,000 it takes seconds for what takes half a millisecond here, and at 1e6 it
 does not settle in 60,000 terms.
 """
@@ -28,13 +28,13 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Seed: TypeAlias = int | np.random.Generator | np.random.RandomState | None
 
 PANEL_POINTS = 16
-"""Points from which on a panel is interpolated; its 24 values share one path, and cost as few."""
+"""The number of points from which on a panel is interpolated; its 24 values share one path."""
 
 DEEPEST = 6
-"""How often a panel is halved before its points are computed one by one."""
+"""The number of halvings of a panel before its points are computed one by one."""
 
 BATCH = 2**20
-"""Draws of chi-square variables held at once."""
+"""The number of chi-square draws in memory at once."""
 
 
 @functools.cache
@@ -53,7 +53,7 @@ def _numbers(name: str, value: ArrayLike) -> FloatArray:
 
 
 def _shaped(result: FloatArray) -> Any:
-    """A scalar for a scalar, as SciPy answers."""
+    """A scalar for a scalar, as in SciPy."""
     return result[()]
 
 
@@ -70,20 +70,19 @@ class WeightedChi2(Shown):
 
     E exp(s Q) = Πₖ (1 - 2 wₖ s)^{-1/2}
 
-    Source: Theorem 8 (limit_law), the law of T gap_T. The method is a saddle point contour as in
+    Source: Theorem 8 (limit_law), for the law of T gap_T. The method is a saddle point contour as in
     Rice (1980), "Distribution of quadratic forms in normal random variables - evaluation by
     numerical integration", with Weideman and Trefethen's (2007) hyperbola.
 
     Measured against 40-digit arithmetic on random weights (``benchmarks/weighted_chi2.md``), the
     absolute error of ``cdf`` and ``sf`` stays below 1e-12 and the relative error of the smaller
-    tail below 1e-12 down to 1e-300; ``logcdf`` and ``logsf`` go on where those underflow. Weights
-    are taken as the exact numbers given: far in the upper tail the law itself is sensitive to them,
-    dsf/sf = x/(2 w_max) dw/w.
+    tail below 1e-12 down to 1e-300; ``logcdf`` and ``logsf`` go on where those underflow. Weights count as
+    exact numbers: far in the upper tail the law itself is sensitive to them, dsf/sf = x/(2 w_max) dw/w.
 
     Large arrays are interpolated, panel by panel, where points are dense (16 or more in a panel).
     This adds a relative error of at most about 5e-13 to a tail above 1e-300 and to the density, and the
-    tail at a quantile is off by as much; the values depend on no earlier call. Neighbouring points may
-    come out in the wrong order by as much.
+    tail at a quantile is off by as much; the values depend on no earlier call. The order of neighbouring
+    points may be wrong by the same amount.
 
     Arguments:
         weights: (n,), positive and finite; their order does not matter and equal ones cost one.
@@ -121,14 +120,14 @@ class WeightedChi2(Shown):
         return f"WeightedChi2({text})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The law as JSON has it."""
+        """The law as a dict for JSON."""
         return {"weights": self._weights.tolist(), "mean": self.mean(), "var": self.var()}
 
     def __str__(self) -> str:
         return f"{self!r}: mean {self.mean():.6g}, variance {self.var():.6g}"
 
     def __eq__(self, other: object) -> bool:
-        """Equal where the weights are the same in any order."""
+        """Whether the weights are the same in any order."""
         if not isinstance(other, WeightedChi2):
             return NotImplemented
         return np.array_equal(self._groups, other._groups) and np.array_equal(
@@ -164,7 +163,7 @@ class WeightedChi2(Shown):
 
     @functools.cached_property
     def _grid(self) -> tuple[float, float, float]:
-        """The mean, the panels' first width above it, and their width in log x below it."""
+        """The mean, the width of the first panel above it, and the panels' width in log x below it."""
         mean = 2 * self._top * self._scaled_mean
         spread = self.std()
         return mean, 4 * spread, -math.log(max(1 / 3, 1 - 4 * spread / mean))
@@ -334,7 +333,7 @@ class WeightedChi2(Shown):
             quantiles = np.empty(len(chosen))
             for upper in (False, True):
                 places = np.flatnonzero((near != lower) == upper)
-                # So that quantiles rise.
+                # This makes quantiles increase.
                 places = places[np.argsort(-target[places] if upper else target[places])]
                 quantiles[places] = self._inverse(target[places], upper)
             out[inside] = quantiles
@@ -411,7 +410,7 @@ class WeightedChi2(Shown):
         return self.cumulant(2)
 
     def std(self) -> float:
-        """The square root of the variance, which may overflow where this does not."""
+        """The standard deviation; it is computed without the variance, which may overflow."""
         return self._top * math.sqrt(2 * self._power_sum(2))
 
     # -- draws ------------------------------------------------------------------------------------

@@ -4,15 +4,15 @@ Every estimator of the paper's meta-algorithm is
 
     ĝ = (1/G) Σᵢ sᵢ Aᵢ,
 
-and they differ in the advantage alone: a reward less a baseline (:mod:`~ustat_pg.estimators.linear`),
-or what people run beside it (:mod:`~ustat_pg.estimators.shaped`). One learns its baseline while training
-(:class:`RunningTable`), and penalties by the distance to a reference policy have coefficients of their
-own (:mod:`~ustat_pg.estimators.penalties`). How a loss adds up tokens of outputs of unequal length is
-:func:`token_weights`.
+and they differ only in the advantage: a reward minus a baseline (:mod:`~ustat_pg.estimators.linear`), or
+    another form in use (:mod:`~ustat_pg.estimators.shaped`). One estimator learns its baseline during
+    training (:class:`RunningTable`). Penalties by the distance to a reference policy have their own
+    coefficients (:mod:`~ustat_pg.estimators.penalties`). :func:`token_weights` shows how a loss adds up
+    tokens of outputs of unequal length.
 
-Arrays may be of any library of the array API (NumPy, torch, JAX, CuPy): what comes back is of the
-kind that went in. Whole numbers and truth values become floating-point ones, lists NumPy arrays. Leading
-axes are batches; the last axis of ``rewards`` is the group.
+Arrays may belong to any library of the array API (NumPy, torch, JAX, CuPy), and results have the kind of the
+input. Integers and booleans become floating-point numbers, and lists become NumPy arrays. Leading axes are
+batches; the last axis of ``rewards`` is the group.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 
 
 def advantages(estimator: str, rewards: Array, **known: Array) -> Array:
-    """Advantages of an estimator by name; ``known`` is what its function takes beside the rewards.
+    """The advantages of an estimator given by name; ``known`` has the other arguments of its function.
 
     Arguments:
-        estimator: one of :data:`FUNCTIONS` or an alias, with its numbers behind a colon if it has any.
+        estimator: a name in :data:`FUNCTIONS` or an alias; numbers follow after a colon.
         rewards: (..., G).
-        known: the keyword argument of that function, e.g. ``value=`` for the oracle.
+        known: keyword arguments of that function, e.g. ``value=`` for the oracle.
 
     >>> import numpy as np
     >>> advantages("rloo", np.array([1.0, 0.0]))
@@ -95,7 +95,7 @@ def gradient(scores: Array, advantages: Array) -> Array:
         advantages: (..., G).
 
     Returns:
-        (..., d): one estimate per group; a minibatch's is their mean over prompts.
+        (..., d): one estimate per group; the estimate of a minibatch is the mean over prompts.
 
     >>> import numpy as np
     >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
@@ -104,7 +104,7 @@ def gradient(scores: Array, advantages: Array) -> Array:
     xp, scores = floating("scores", scores)
     other, advantages = floating("advantages", advantages, scores)
     if other is not xp:
-        raise InputError("scores and advantages must be arrays of one library")
+        raise InputError("scores and advantages must be arrays of the same library")
     if tuple(scores.shape[:-1]) != tuple(advantages.shape) or 0 in tuple(advantages.shape[-1:]):
         raise InputError(
             f"scores have shape {tuple(scores.shape)} and advantages {tuple(advantages.shape)}: "

@@ -1,7 +1,7 @@
-"""Weights of tokens in a loss: how trainers add up the tokens of outputs of unequal length.
+"""Weights of tokens in a loss, for the ways in which trainers add up tokens of outputs of unequal length.
 
-With on-policy outputs and an advantage A of each, every loss here has the gradient
-Σ w A ∇ log π(token) over the tokens of a minibatch, and they differ in w alone (length_weights).
+With on-policy outputs and an advantage A for each, every loss here has the gradient Σ w A ∇ log π(token) over
+the tokens of a minibatch, and they differ only in w (length_weights).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _WAYS: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]] = {
     "token-mean": ((_PROMPTS, _GROUP), ()),
     "token-sum": (None, ()),
 }
-"""The axes over which an output's tokens are counted that divide it, None where none do; and the axes over
-which the mean is then taken.
+"""The axes over which tokens are counted for an output's divisor (None if there is no divisor), and the axes
+of the mean.
 """
 
 AGGREGATIONS = tuple(_WAYS)
@@ -35,7 +35,7 @@ TRL's dapo, and its bnpo on each micro-batch; verl's token-mean. token-sum: verl
 
 
 def token_weights(mask: Array, how: str) -> Array:
-    """The weight of every token in a minibatch's loss, for B prompts with G outputs y of |y| tokens.
+    """The weight of every token in a minibatch's loss, for B prompts with G outputs y with |y| tokens.
 
     ==================  =======================
     how                 weight
@@ -50,11 +50,11 @@ def token_weights(mask: Array, how: str) -> Array:
 
     Arguments:
         mask: 1 where an output has a token and 0 past its end, floating-point, (..., B, G, T);
-            (G, T) is one prompt. Further leading axes are minibatches of their own.
-        how: one of :data:`AGGREGATIONS`; constant has its number behind a colon.
+            (G, T) is one prompt. Further leading axes are separate minibatches.
+        how: one of :data:`AGGREGATIONS`; the number of constant follows after a colon.
 
     Returns:
-        weights of the mask's shape, 0 past the end; all are 0 where there is no token to divide by.
+        weights with the mask's shape, 0 past the end; all are 0 if there are no tokens to divide by.
 
     >>> import numpy as np
     >>> mask = np.array([[1.0, 1.0], [1.0, 0.0]])
@@ -71,8 +71,8 @@ def token_weights(mask: Array, how: str) -> Array:
     one_of("aggregation", name, AGGREGATIONS)
     if bool(colon) != (name == "constant"):
         raise InputError(
-            f"aggregation {how!r}: constant has a length after a colon, constant:512 for example, "
-            "and the others have none"
+            f"aggregation {how!r}: constant needs a length after a colon, for example "
+            f"constant:512, and the others do not have one"
         )
     xp, mask = floating("mask", mask)
     if mask.ndim < 2 or 0 in mask.shape:
@@ -80,7 +80,7 @@ def token_weights(mask: Array, how: str) -> Array:
             f"mask has shape {tuple(mask.shape)}: its last two axes must be outputs and tokens"
         )
     if not bool(xp.all((mask == 0) | (mask == 1))):
-        raise InputError("mask must hold zeros and ones")
+        raise InputError("mask must contain zeros and ones")
     layer = mask if mask.ndim > 2 else mask[None, ...]
     counted, means = _WAYS[name]
     divisor = xp.ones_like(layer) * prod(layer.shape[axis] for axis in means)

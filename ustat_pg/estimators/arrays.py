@@ -1,4 +1,4 @@
-"""Checks of the arrays given to an estimator, and sums over the others of a group."""
+"""Checks of an estimator's arrays, and sums over the others of a group."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ _TRUSTED = ContextVar("trusted", default=False)
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Numbers that were looked at before are not looked at again: an answer would have to come from the
-    device that holds them.
-    """
+    """Checked numbers are not checked again, because each check needs an answer from the device."""
     token = _TRUSTED.set(True)
     try:
         yield
@@ -31,7 +29,7 @@ def trusted() -> Iterator[None]:
 
 
 def require(holds: Callable[[], Array], text: str) -> None:
-    """Refuse an array that breaks a condition, unless its numbers are trusted."""
+    """Raise an error if an array violates a condition, unless its numbers are trusted."""
     if not _TRUSTED.get() and not bool(holds()):
         raise InputError(text)
 
@@ -39,14 +37,13 @@ def require(holds: Callable[[], Array], text: str) -> None:
 def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Array]:
     """The namespace of an array, and the array as finite floating-point numbers.
 
-    Whole numbers and truth values become them, in the library's default type; lists and numbers become
-    arrays of NumPy.
+    Integers and booleans are converted to the library's default type; lists and numbers become NumPy arrays.
 
     Arguments:
-        name: what errors call it.
+        name: its name in errors.
         value: array, or nested lists of numbers.
-        like: floating-point array whose library, type and device lists and numbers take instead, and
-            whose type whole numbers and truth values.
+        like: floating-point array; lists and numbers get its library, type and device, and integers and
+            booleans get its type.
     """
     try:
         xp = array_namespace(value)
@@ -58,12 +55,14 @@ def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Arr
         default = xp.__array_namespace_info__().default_dtypes()["real floating"]
         same = like is not None and array_namespace(like) is xp
         value = xp.astype(value, like.dtype if same and like is not None else default)
-    require(lambda: xp.all(xp.isfinite(value)), f"{name} hold NaN or infinity: all must be finite")
+    require(
+        lambda: xp.all(xp.isfinite(value)), f"{name} contain NaN or infinity: all must be finite"
+    )
     return xp, value
 
 
 def listed(name: str, value: Any, like: Array | None = None) -> tuple[Any, Array]:
-    """An array of what is none: lists, tuples, numbers, columns of a table."""
+    """An array from lists, tuples, numbers or columns of a table."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError):
@@ -80,7 +79,7 @@ def listed(name: str, value: Any, like: Array | None = None) -> tuple[Any, Array
 
 
 def rewards_of(rewards: Any, name: str) -> tuple[Any, Array]:
-    """The rewards' namespace and the rewards, after refusing what no estimator can use."""
+    """The rewards' namespace and the checked rewards."""
     xp, array = floating("rewards", rewards)
     least = ESTIMATORS[name].least_group
     if array.ndim < 1 or array.shape[-1] < least:
@@ -93,18 +92,18 @@ def rewards_of(rewards: Any, name: str) -> tuple[Any, Array]:
 
 
 def beside(name: str, value: Any, rewards: Array, xp: Any) -> Array:
-    """An array of finite real numbers of the rewards' own library."""
+    """An array of finite real numbers of the rewards' library."""
     array, same = floating(name, value, rewards)
     if array is not xp:
         raise InputError(
-            f"rewards and {name} must be arrays of one library, not of {xp.__name__} "
+            f"rewards and {name} must be arrays of the same library, not of {xp.__name__} "
             f"and {array.__name__}"
         )
     return same
 
 
 def norms_of(squared_norms: Any, rewards: Array, xp: Any) -> Array:
-    """Squared norms; those of another shape than the rewards', or negative ones, are refused."""
+    """Checked squared norms: they have the rewards' shape and are not negative."""
     norms = beside("squared_norms", squared_norms, rewards, xp)
     if tuple(norms.shape) != tuple(rewards.shape):
         raise InputError(
@@ -116,16 +115,16 @@ def norms_of(squared_norms: Any, rewards: Array, xp: Any) -> Array:
 
 
 def before(xp: Any, values: Array) -> Array:
-    """The sum of what stands before each on the last axis, 0 for the first."""
+    """The sum of the entries before each entry on the last axis; 0 for the first."""
     return xp.cumulative_sum(values, axis=-1, include_initial=True)[..., :-1]
 
 
 def after(xp: Any, values: Array) -> Array:
-    """The sum of what stands after each on the last axis, 0 for the last."""
+    """The sum of the entries after each entry on the last axis; 0 for the last."""
     return xp.flip(before(xp, xp.flip(values, axis=-1)), axis=-1)
 
 
 def sum_of_others(xp: Any, values: Array) -> Array:
-    """The sum of the others of each on the last axis."""
-    # Not the total less the own: where the own dwarfs the others that is rounding noise.
+    """For each entry, the sum of the other entries on the last axis."""
+    # The total minus the own entry would be rounding noise if the own entry is much larger than the others.
     return before(xp, values) + after(xp, values)

@@ -1,19 +1,19 @@
-"""Credit over turns: advantages of each turn of episodes that take several.
+"""Credit over turns: the advantage of each turn in episodes of several turns.
 
-An episode takes turns 1, 2, ... until it ends; with rₜ the reward of turn t and γ the discount,
-Rₜ = rₜ + γ rₜ₊₁ + ... is its return from turn t on. A group is G episodes of one prompt, and the gradient is
-(1/G) Σᵢ Σₜ sᵢₜ Aᵢₜ with sᵢₜ the score of turn t. The schemes differ in the baseline of a turn:
+An episode has turns 1, 2, ... until it ends. With the reward rₜ of turn t and the discount γ, Rₜ = rₜ + γ
+rₜ₊₁ + ... is its return from turn t on. A group is G episodes of one prompt, and the gradient is (1/G) Σᵢ Σₜ
+sᵢₜ Aᵢₜ with sᵢₜ the score of turn t. The schemes differ in the baseline of a turn:
 
-    episode        R₁ less the mean of R₁ of the other episodes (RLOO on the whole episode)
-    episode-mean   R₁ less the mean of R₁ of all episodes
-    to-go          Rₜ less the mean of Rₜ of the other episodes that reach turn t
-    to-go-mean     Rₜ less the mean of Rₜ of all episodes that reach turn t
-    summed         Σ_{u≥t} of rᵤ less the mean of rᵤ of the other episodes that reach turn u
-    pooled         R₁ less the mean over the turns of the other episodes, each a sample of its R₁
-    pooled-mean    R₁ less the mean over all turns of all episodes
+    episode        R₁ minus the mean of R₁ of the other episodes (RLOO on the whole episode)
+    episode-mean   R₁ minus the mean of R₁ of all episodes
+    to-go          Rₜ minus the mean of Rₜ of the other episodes that reach turn t
+    to-go-mean     Rₜ minus the mean of Rₜ of all episodes that reach turn t
+    summed         Σ_{u≥t} of rᵤ minus the mean of rᵤ of the other episodes that reach turn u
+    pooled         R₁ minus the mean over the turns of the other episodes, each a sample of its R₁
+    pooled-mean    R₁ minus the mean over all turns of all episodes
 
-What the mean of each climbs, :func:`ustat_pg.predictions.turn_mean` says (result turns): episode, to-go and
-pooled are unbiased, and a baseline that reads what a turn's decision makes happen is not.
+:func:`ustat_pg.predictions.turn_mean` gives the objective of each (result turns): episode, to-go and pooled
+are unbiased; a baseline that depends on consequences of a turn's decision is biased.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..validation import InputError, number, one_of
 from .arrays import Array, beside, floating, listed, require, trusted
 
 Sums = Callable[[Array], Array]
-"""A number for each turn from the samples that stand together with it, of an array (..., G, T)."""
+"""A function that gives a number for each turn from the samples in its set, for an array (..., G, T)."""
 
 
 class _Together(NamedTuple):
-    """Sums over all samples that stand together and over the own episode's, and the largest of all."""
+    """The sums over all samples of a set and over the own episode's samples, and the largest sample."""
 
     everyone: Sums
     own: Sums
@@ -39,7 +39,7 @@ class _Together(NamedTuple):
 
 
 class _Scheme(NamedTuple):
-    """Which samples are compared, whether the own episode is among them, and what a sample is."""
+    """The compared samples, whether they include the own episode, and what a sample is."""
 
     among: str
     own: bool
@@ -74,18 +74,17 @@ def turns(
     """Advantages of the turns of groups of episodes.
 
     Arguments:
-        rewards: rₜ of each turn, (..., G, T); what is past an episode's end is not read.
-        reached: 1 for a turn of the episode and 0 past its end, (..., G, T). An episode of no turn is absent:
-            groups may be ragged.
+        rewards: rₜ of each turn, (..., G, T); entries past an episode's end are ignored.
+        reached: 1 for a turn of the episode and 0 past its end, (..., G, T). An episode without turns is
+            absent, so groups may be ragged.
         scheme: one of :data:`TURN_SCHEMES`.
         discount: γ, in [0, 1].
-        states: whole numbers that name the state a turn is taken in, (..., G, T): "to-go" and "to-go-mean"
-            then compare with visits of an equal state in place of the same turn (anchor states).
-        ddof: divides each advantage by the deviation of all the samples that stand together, its own among
-            them, with this many degrees of freedom taken off, 0 or 1; advantages are 0 where that is 0. It
-            is not divided unless given.
-        lone: where no other episode is there to compare with, "reward" keeps the return, with a baseline of
-            0, and "zero" drops it, which weighs turns by the chance that another episode is there.
+        states: whole numbers for the state of each turn, (..., G, T); "to-go" and "to-go-mean" then compare
+            visits of equal states, rather than turns with equal numbers (anchor states).
+        ddof: 0 or 1; if given, each advantage is divided by the deviation of all samples of its set,
+            including its own, with this ddof; advantages are 0 if the deviation is 0.
+        lone: for turns without another episode to compare with: "reward" keeps the return with baseline 0,
+            and "zero" drops it, which weights turns by the chance that another episode is present.
 
     Returns:
         (..., G, T), 0 past an episode's end.
@@ -133,7 +132,7 @@ def turns(
         compared = together.everyone(samples) - together.own(samples) > 0.5
         advantages = xp.where(compared, advantages, xp.zeros_like(advantages))
     if ddof is not None:
-        # What differs by no more than the rounding of returns is equal.
+        # Values that differ only by the rounding of returns count as equal.
         sizes = xp.max(xp.sum(xp.abs(rewards), axis=-1, keepdims=True), axis=-2, keepdims=True)
         rounding = (rewards.shape[-1] - 1) * float(xp.finfo(rewards.dtype).eps) * sizes
         highest, lowest = (
@@ -148,7 +147,7 @@ def turns(
 
 
 def _episodes(rewards: Any, reached: Any) -> tuple[Any, Array, Array]:
-    """The rewards' namespace, the rewards with 0 past the end, and which turns are reached."""
+    """The rewards' namespace, the rewards with 0 past the end, and the reached turns."""
     with trusted():
         xp, rewards = floating("rewards", rewards)
     reached = beside("reached", reached, rewards, xp)
@@ -172,7 +171,7 @@ def _episodes(rewards: Any, reached: Any) -> tuple[Any, Array, Array]:
 
 
 def summed_from(xp: Any, values: Array, discount: float) -> Array:
-    """Each turn's value and the discounted ones after it."""
+    """Each turn's value plus the discounted values after it."""
     sums = [values[..., -1]]
     for turn in range(values.shape[-1] - 2, -1, -1):
         sums.append(values[..., turn] + discount * sums[-1])
@@ -206,8 +205,7 @@ def _by_state(xp: Any, states: Any, inside: Array) -> _Together:
         library, states = xp, xp.asarray(listed("states", states)[1].tolist(), device=place)
     if library is not xp:
         raise InputError(
-            f"rewards and states must be arrays of one library, not of {xp.__name__} "
-            f"and {library.__name__}"
+            f"rewards and states must be arrays of one library, not of {xp.__name__} and {library.__name__}"
         )
     if tuple(states.shape) != shape:
         raise InputError(f"states have shape {tuple(states.shape)}: it must be {shape}")
@@ -232,7 +230,7 @@ def _by_state(xp: Any, states: Any, inside: Array) -> _Together:
 
 
 def _mean(xp: Any, values: Array, samples: Array, together: _Together, *, own: bool) -> Array:
-    """The mean of the samples that stand together, 0 where there is none; with the own episode's or not."""
+    """The mean of the samples in a set, with or without those of the own episode; 0 if the set is empty."""
     total, count = together.everyone(values * samples), together.everyone(samples)
     if not own:
         total, count = total - together.own(values * samples), count - together.own(samples)
@@ -242,7 +240,7 @@ def _mean(xp: Any, values: Array, samples: Array, together: _Together, *, own: b
 
 
 def _deviation(xp: Any, values: Array, samples: Array, together: _Together, ddof: int) -> Array:
-    """The deviation of the samples that stand together, 0 where they are too few."""
+    """The deviation of the samples in a set; 0 if there are too few."""
     mean = _mean(xp, values, samples, together, own=True)
     count = together.everyone(samples) - ddof
     squares = together.everyone(samples * (values - mean) ** 2)

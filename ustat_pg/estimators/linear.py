@@ -1,11 +1,11 @@
-"""The estimators whose advantage is a reward less a baseline, Aᵢ = zᵢ - baselineᵢ.
+"""The estimators with an advantage that is a reward minus a baseline, Aᵢ = zᵢ - baselineᵢ.
 
 REINFORCE, the constant baseline, the oracle, a critic and the minimum-variance baseline subtract a
-function of the prompt; grpo (RLOO) subtracts the mean of the *other* rewards, the group mean that of
-all rewards; the shrinkage baselines mix the others' mean with what is known beforehand.
+function of the prompt; grpo (RLOO) subtracts the mean of the *other* rewards, and group-mean the mean of all
+rewards; shrinkage baselines mix the others' mean with a prior mean.
 
-Each takes finite rewards (..., G) of any array library and returns advantages of their shape; a baseline
-made of the other rewards needs G >= 2.
+Each accepts finite rewards (..., G) of any array library and returns advantages of their shape; a baseline
+from the other rewards needs G >= 2.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def grpo(rewards: Array) -> Array:
 def group_mean(rewards: Array) -> Array:
     """Full group mean: Aᵢ = zᵢ - (1/G) Σⱼ zⱼ, which is (G-1)/G times grpo (Dr. GRPO).
 
-    Biased by that factor: a rescaled learning rate.
+    It is biased by that factor, which only rescales the learning rate.
 
     >>> import numpy as np
     >>> group_mean(np.array([1.0, 0.0]))
@@ -153,13 +153,13 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     """Leave-one-out mean weighted by squared score norms:
     Aᵢ = zᵢ - Σ_{j≠i} ‖sⱼ‖² zⱼ / Σ_{j≠i} ‖sⱼ‖².
 
-    The practical form of the minimum-variance baseline (Corollary 5, optimality): unbiased, since
-    it does not use output i. Where all other scores are zero its baseline is defined as 0.
+    It is the practical form of the minimum-variance baseline (Corollary 5, optimality). It is unbiased, since
+    it does not use output i. If all other scores are zero its baseline is defined as 0.
 
     Arguments:
         rewards: (..., G) with G >= 2.
-        squared_norms: ‖sᵢ‖², (..., G); of a torch module those of ``torch.func.vmap(torch.func.grad(...))``
-            of its log-probabilities, of a language model :class:`ustat_pg.llm.scores.Scores`.
+        squared_norms: ‖sᵢ‖², (..., G). For a torch module use ``torch.func.vmap(torch.func.grad(...))`` of
+            its log-probabilities; for a language model use :class:`ustat_pg.llm.scores.Scores`.
 
     >>> import numpy as np
     >>> norm_weighted(np.array([1.0, 0.0, 0.0]), squared_norms=np.array([1.0, 1.0, 3.0]))
@@ -171,11 +171,11 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
 def shrunk_norm_weighted(
     rewards: Array, *, squared_norms: Array, prior_weight: float, mean_value: float
 ) -> Array:
-    """Norm-weighted leave-one-out mean, drawn towards the mean reward μ of other prompts:
+    """Norm-weighted leave-one-out mean, shrunk towards the mean reward μ of other prompts:
     Aᵢ = zᵢ - (c μ + Σ_{j≠i} ‖sⱼ‖² zⱼ) / (c + Σ_{j≠i} ‖sⱼ‖²).
 
-    Unbiased where μ is not of this group. At c = 0 it is :func:`norm_weighted`; as c grows, the
-    constant μ. A weight c of about the mean ‖s‖² keeps what norms gain in large groups, and loses
+    It is unbiased if μ does not depend on this group. At c = 0 it is :func:`norm_weighted`; for large c it is
+    the constant μ. A weight c of about the mean ‖s‖² keeps the gain of norms in large groups, and loses
     nothing in small ones (best_baseline).
 
     Arguments:
@@ -198,10 +198,10 @@ def shrunk_norm_weighted(
 def _norm_weighted(
     name: str, rewards: Array, squared_norms: Array, prior_weight: float, prior_mean: float
 ) -> Array:
-    """Rewards less a leave-one-out mean by norms, in which a reward of its own weight stands too."""
+    """Rewards minus a leave-one-out mean by norms, which includes a prior reward with its own weight."""
     xp, rewards = rewards_of(rewards, name)
     squared_norms = norms_of(squared_norms, rewards, xp)
-    # In the wider of the two types: norms may exceed the range of the rewards' own.
+    # The wider of the two types is used, because norms may exceed the range of the rewards' type.
     wide = xp.result_type(rewards.dtype, squared_norms.dtype)
     norms = xp.astype(squared_norms, wide)
     weight = prior_weight + sum_of_others(xp, norms)
@@ -213,10 +213,11 @@ def _norm_weighted(
 
 
 def shrinkage(rewards: Array, *, amount: float, mean_value: float) -> Array:
-    """Leave-one-out mean drawn towards the mean reward μ of other prompts:
-    Aᵢ = zᵢ - (1-λ) (1/(G-1)) Σ_{j≠i} zⱼ - λ μ (Zeng et al. 2025, with a λ of one's own).
+    """Leave-one-out mean shrunk towards the mean reward μ of other prompts:
+    Aᵢ = zᵢ - (1-λ) (1/(G-1)) Σ_{j≠i} zⱼ - λ μ (Zeng et al. 2025, with a free λ).
 
-    Unbiased where μ and λ are not of this group. λ = 0 is grpo, λ = 1 the constant μ (best_baseline).
+    It is unbiased if μ and λ do not depend on this group. λ = 0 is grpo, λ = 1 the constant μ
+    (best_baseline).
 
     Arguments:
         rewards: (..., G) with G >= 2.
@@ -235,14 +236,15 @@ def shrinkage(rewards: Array, *, amount: float, mean_value: float) -> Array:
 
 
 def bayes(rewards: Array, *, successes: float, failures: float) -> Array:
-    """Bayes leave-one-out: the mean of the others' rewards and of a + b imagined ones, a of them 1,
+    """Bayes leave-one-out: the mean of the others' rewards and of a + b prior rewards, of which a are 1,
     Aᵢ = zᵢ - (a + Σ_{j≠i} zⱼ) / (a + b + G-1).
 
-    The posterior mean of a pass rate whose law over prompts is Beta(a, b): with norms alike it is
-    the leave-one-out baseline of least error (best_baseline). Unbiased: it does not use output i.
+    It is the posterior mean of a pass rate with the law Beta(a, b) over prompts. With equal norms it is the
+    leave-one-out baseline with the least error (best_baseline). It is unbiased, since it does not use output
+    i.
 
     Arguments:
-        rewards: (..., G) with G >= 1, from 0 to 1 if a and b are to mean what they say.
+        rewards: (..., G) with G >= 1; from 0 to 1 for this meaning of a and b.
         successes: a > 0.
         failures: b > 0.
 

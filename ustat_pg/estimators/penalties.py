@@ -1,16 +1,16 @@
-"""Estimators of the Kullback-Leibler (KL) divergence to a reference policy, and what they add to the
-gradient (Proposition 13, arcsine).
+"""Estimators of the Kullback-Leibler (KL) divergence to a reference policy, and their part of the gradient
+(Proposition 13, arcsine).
 
-Three functions of one log-ratio l = log π_ref - log π_θ of a token drawn from π_θ are in use, and all
-three have the means of a divergence: k1 and k3 of KL(π_θ ‖ π_ref), k2 of about that where the policies
-are near. Their *gradients* differ, by function and by place:
+Trainers use three functions of the log-ratio l = log π_ref - log π_θ of a token drawn from π_θ. Their means
+are divergences: KL(π_θ ‖ π_ref) for k1 and k3, and approximately this for k2 if the policies are close. Their
+*gradients* depend on the function and on the place:
 
 - in the loss, trainers differentiate the function through the log-probability of the drawn token,
-  which holds the law that the token was drawn from fixed;
-- in the loss times an importance ratio whose gradient is kept, that law moves as well;
-- in the reward, the sum over the output's tokens is taken off, and weights scores as rewards do.
+  and the law of the token is fixed;
+- in the loss times an importance ratio with its gradient, that law changes too;
+- in the reward, the sum over the output's tokens is subtracted, and weights scores as rewards do.
 
-What each is the gradient of, if of anything, :func:`ustat_pg.predictions.kl_gradient` says.
+:func:`ustat_pg.predictions.kl_gradient` gives the mean gradient of each.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ as TRL's RLOOTrainer and verl's use_kl_in_reward with grpo or rloo. reward-to-go
 penalties from that token on, as OpenRLHF and verl's reinforce_plus_plus; the mean is the same.
 token-ratio: in the loss, times the token's ratio π_θ/π_old with its gradient, as TRL's
 use_bias_correction_kl, verl's k3+ and OpenRLHF's unbiased_gradient; prefix-ratio and sequence-ratio: times
-the product of the ratios up to the token, or of all. Where nothing has moved yet the ratio is 1, and its
-gradient is not 0.
+the product of the ratios up to the token, or of all. Before the first step the ratio is 1, but its gradient
+is not 0.
 """
 
 
@@ -70,8 +70,8 @@ def _log_ratio(log_ratio: Array, kind: str) -> tuple[Any, Array]:
     xp, log_ratio = floating("log-ratios", log_ratio)
     if log_ratio.ndim < 1 or log_ratio.shape[-1] < 1:
         raise InputError(
-            f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must hold the tokens of "
-            "an output, at least one"
+            f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must be the tokens "
+            f"of an output, at least one"
         )
     return xp, log_ratio
 
@@ -96,7 +96,7 @@ def kl_values(log_ratio: Array, kind: str = "k3") -> Array:
 def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> Array:
     """The coefficients cₜ of token scores sₜ that a KL penalty adds to an ascent direction.
 
-    What is added is β Σₜ cₜ sₜ, sₜ = ∇ log π_θ(yₜ | y_{<t}), with
+    The penalty adds β Σₜ cₜ sₜ, sₜ = ∇ log π_θ(yₜ | y_{<t}), with
 
         loss          cₜ = k'(lₜ): -1 for k1, lₜ for k2, exp(lₜ) - 1 for k3
         reward        cₜ = -Σ_u k(l_u) over all tokens
@@ -104,7 +104,7 @@ def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> 
         token-ratio   cₜ = k'(lₜ) - k(lₜ), prefix-ratio that of loss and reward-to-go, sequence-ratio that
                       of loss and reward, each at ratio 1
 
-    k1 in the loss adds nothing in the mean, since E sₜ = 0.
+    The mean of k1 in the loss is 0, since E sₜ = 0.
 
     Arguments:
         log_ratio: l = log π_ref - log π_θ of each token of an output that was drawn from π_θ,

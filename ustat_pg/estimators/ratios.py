@@ -1,8 +1,7 @@
-"""Importance ratios, and clipping: what weights token scores where outputs are an older policy's.
+"""Importance ratios and clipping: the weights of token scores if an older policy drew the outputs.
 
-Trainers draw a batch of outputs and take several steps on it, so that all but the first step use
-outputs of a policy that is no longer theirs. With lₜ = log π_θ - log π_old of token t they weight its
-score by
+Trainers draw a batch of outputs and take several steps on it, so all steps except the first use outputs of an
+older policy. With lₜ = log π_θ - log π_old of token t they weight its score by
 
     none      1
     token     exp(lₜ)                          PPO, GRPO
@@ -10,8 +9,8 @@ score by
     sequence  exp(l₁ + ... + l_T)              unbiased; TRL's RLOOTrainer
     gspo      exp((l₁ + ... + l_T)/T)          GSPO: the geometric mean
 
-and clip the weight by the sign of the advantage. What each does to bias and noise,
-:func:`ustat_pg.predictions.practical_mse` says.
+and clip the weight by the sign of the advantage. :func:`ustat_pg.predictions.practical_mse` gives the effect
+on bias and noise.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ RATIOS = tuple(_EXPONENTS)
 def importance_weights(
     log_ratio: Array, mask: Array | None = None, *, ratio: str = "token"
 ) -> Array:
-    """The weight of each token's score, by the ratio of the policy now to the one that drew.
+    """The weight of each token's score, from the ratio of the current policy to the policy that drew the
+    token.
 
     Arguments:
-        log_ratio: lₜ = log π_θ - log π_old of each token, (..., T); what is past an output's end is
-            not read.
-        mask: 1 for a token of the output and 0 past its end, (..., T); all are tokens unless given.
+        log_ratio: lₜ = log π_θ - log π_old of each token, (..., T); entries past an output's end are ignored.
+        mask: 1 for a token of the output and 0 past its end, (..., T) (default: all are tokens).
         ratio: none, token, prefix, sequence or gspo.
 
     Returns:
@@ -59,7 +58,7 @@ def importance_weights(
     xp, log_ratio = floating("log-ratios", log_ratio)
     if log_ratio.ndim < 1 or log_ratio.shape[-1] < 1:
         raise InputError(
-            f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must hold tokens"
+            f"log-ratios have shape {tuple(log_ratio.shape)}: the last axis must be tokens"
         )
     if mask is None:
         mask = xp.ones_like(log_ratio)
@@ -73,7 +72,7 @@ def importance_weights(
     inside = mask > 0
     logs = xp.where(inside, log_ratio, xp.zeros_like(log_ratio))
     lengths = xp.sum(xp.astype(inside, log_ratio.dtype), axis=-1, keepdims=True)
-    # An output of no tokens has no weight.
+    # An output without tokens has weight 0.
     exponents = _EXPONENTS[ratio](xp, logs, xp.where(lengths > 0, lengths, xp.ones_like(lengths)))
     return xp.where(inside, xp.exp(exponents), xp.zeros_like(logs))
 
@@ -81,15 +80,15 @@ def importance_weights(
 def clipped_weights(
     weights: Array, advantages: Array, *, low: float = 0.2, high: float | None = None
 ) -> Array:
-    """Weights after PPO's clipping: 0 where min(ρA, clip(ρ, 1-ε_low, 1+ε_high) A) is level in ρ.
+    """Weights after PPO's clipping: 0 if min(ρA, clip(ρ, 1-ε_low, 1+ε_high) A) does not depend on ρ.
 
-    The gradient of that minimum is ρ A s, but 0 where ρ > 1 + ε_high and A > 0, or ρ < 1 - ε_low and
-    A < 0: a step that has gone far enough is not pushed on.
+    The gradient of that minimum is ρ A s, but 0 if ρ > 1 + ε_high and A > 0, or ρ < 1 - ε_low and A < 0: then
+    the step does not go further.
 
     Arguments:
-        weights: ρ of each token, of :func:`importance_weights`, (..., T).
+        weights: ρ of each token, from :func:`importance_weights`, (..., T).
         advantages: A of each output, (...).
-        low, high: ε_low and ε_high; equal unless given.
+        low, high: ε_low and ε_high (default: equal).
 
     >>> import numpy as np
     >>> weights = np.array([[0.5, 1.5], [0.5, 1.5]])

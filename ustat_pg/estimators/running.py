@@ -1,4 +1,4 @@
-"""The practical form of the best leave-one-out baseline: a table that is learned while training."""
+"""The practical form of the best leave-one-out baseline: a table that is learned during training."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class RunningTable:
 
         b(k) = ( m (k + α) + Σ w z ) / ( m (G-1 + α + β) + Σ w )
 
-    sums over the earlier outputs that had k successes beside them. w = ‖s‖² is an output's squared score
-    norm, 1 where norms are not given, and m the mean w of all earlier outputs: a factor of all norms
-    changes nothing.
+    with sums over earlier outputs with k successes among their others. w = ‖s‖² is an output's squared score
+    norm (1 if norms are not given), and m is the mean w of all earlier outputs, so a common factor of the
+    norms has no effect.
 
-    At the start this is Bayes leave-one-out of a Beta(α, β) law of pass rates. It tends to
-    E[w z | k] / E[w | k], the table of least error where ‖g‖² is small
-    (:func:`ustat_pg.predictions.best_table`). It is unbiased, because it never holds the group that it is
-    used on: call :meth:`advantages` once for each group.
+    At the start this is Bayes leave-one-out for a Beta(α, β) law of pass rates. It tends to E[w z | k] / E[w
+    | k], the table with the least error if ‖g‖² is small (:func:`ustat_pg.predictions.best_table`). It is
+    unbiased, because it never contains the group that it is used on: call :meth:`advantages` once for each
+    group.
 
     Arguments:
         group_size: G.
         prior: α and β, both positive.
-        keep: what remains of a sum after each update, in (0, 1]; below 1 a table that forgets, for a
-            policy that moves.
+        keep: share of a sum that remains after each update, in (0, 1]; below 1 the table forgets, for a
+            changing policy.
 
     >>> import numpy as np
     >>> running = RunningTable(group_size=2)
@@ -51,13 +51,13 @@ class RunningTable:
             raise InputError(f"prior is {prior!r}: it must be two positive numbers")
         self._prior = float(pair[0]), float(pair[1])
         self._keep = number("keep", keep, above=0.0, maximum=1.0)
-        # By the successes among the others: Σ w z, Σ w, and the number of outputs.
+        # Σ w z, Σ w, and the number of outputs, by the successes among the others.
         self._sums = np.zeros((3, self._size))
         self._by_norms: bool | None = None
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """b(0), ..., b(G-1) as it stands, (G,)."""
+        """The current table b(0), ..., b(G-1), (G,)."""
         won, weight, outputs = self._sums
         unit = weight.sum() / outputs.sum() if weight.any() else 1.0
         a, b = self._prior
@@ -68,33 +68,32 @@ class RunningTable:
         return table
 
     def advantages(self, rewards: Array, squared_norms: Array | None = None) -> Array:
-        """The advantages by the table as it stands, which then learns from these groups.
+        """The advantages by the current table, which then learns from these groups.
 
         Arguments:
             rewards: (..., G), each 0 or 1.
-            squared_norms: ‖sᵢ‖², (..., G), at every step or at none.
+            squared_norms: ‖sᵢ‖², (..., G); give them at every step or at no step.
         """
         table = self.table
         self.update(rewards, squared_norms)
         return loo_table(rewards, values=table.tolist())
 
     def update(self, rewards: Array, squared_norms: Array | None = None) -> None:
-        """Learn from groups that need no advantages; takes and refuses what :meth:`advantages` does."""
+        """Learn from groups that need no advantages; arguments and errors are those of :meth:`advantages`."""
         xp, rewards = rewards_of(rewards, "loo-table")
         if rewards.shape[-1] != self._size:
             raise InputError(
-                f"this group has {rewards.shape[-1]} rewards: the running table holds groups of "
-                f"{self._size}"
+                f"this group has {rewards.shape[-1]} rewards: the running table is for groups of {self._size}"
             )
         if not bool(xp.all((rewards == 0) | (rewards == 1))):
-            raise InputError("a running table takes rewards that are 0 or 1")
+            raise InputError("a running table needs rewards that are 0 or 1")
         by_norms = squared_norms is not None
         if self._by_norms not in (None, by_norms):
-            raise InputError("squared norms are needed at every step or at none")
+            raise InputError("give squared norms at every step or at no step")
         weights = xp.ones_like(rewards)
         if by_norms:
             weights = norms_of(squared_norms, rewards, xp)
-        # Half precision would lose what one step adds.
+        # Half precision would lose the additions of one step.
         wide = xp.result_type(rewards.dtype, weights.dtype, xp.float32)
         rewards, weights = xp.astype(rewards, wide), xp.astype(weights, wide)
         others = xp.expand_dims(xp.sum(rewards, axis=-1, keepdims=True) - rewards, axis=-1)

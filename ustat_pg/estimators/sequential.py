@@ -1,14 +1,14 @@
-"""Leave-one-out advantages of groups whose size depends on the rewards seen (adaptive_groups).
+"""Leave-one-out advantages of groups with a size that depends on their rewards (adaptive_groups).
 
-Once a plan has looked at the rewards, the mean of the other rewards of what was drawn is no unbiased
-baseline. The kernel ½ (s₁ - s₂)(z₁ - z₂) of the first two outputs is unbiased under every plan that
-draws two, and so is its mean over all orders of the outputs in which the plan would have stopped where
-it did (Rao and Blackwell; for binomial plans Girshick, Mosteller and Savage 1946):
+If a plan looks at the rewards, the mean of the other drawn rewards is not an unbiased baseline. The kernel ½
+(s₁ - s₂)(z₁ - z₂) of the first two outputs is unbiased under every plan that draws at least two. So is its
+mean over all orders of the outputs for which the plan stops at the same place (Rao and Blackwell; for
+binomial plans Girshick, Mosteller and Savage 1946):
 
     ĝ = ½ Σᵥᵤ P(v, u) (s̄ᵥ - s̄ᵤ)(v - u),    P(v, u) the share of those orders that begin with the
                                               rewards v and u, s̄ᵥ the mean score of outputs with reward v
 
-A plan that never looks gives grpo back.
+For a plan that never looks this is grpo.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from .arrays import Array, rewards_of
 Floats = NDArray[np.float64]
 Trigger = Callable[[Floats], bool]
 Counts = tuple[tuple[float, int], ...]
-"""The rewards of a group, increasing, and how many outputs have each."""
+"""The rewards of a group in increasing order, with the number of outputs of each."""
 
 MOST_ORDERS = 200_000
-"""The most orders of a group's rewards that are gone through."""
+"""The largest number of orders of a group's rewards that are enumerated."""
 
 
 def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -> Array:
-    """Unbiased advantages of a pilot of n₁ outputs, and more outputs only where its rewards ask for them.
+    """Unbiased advantages for a pilot of n₁ outputs, with more outputs only if the pilot's rewards trigger
+    them.
 
-    A group of n₁ was not asked for more: it has grpo's advantages. A larger one was, and has the mean of
-    grpo's over all n₁-subsets of its outputs that would have asked for more. Where the trigger is
-    rewards that are not all equal, that is grpo of the whole group over the share of such subsets,
-    1 - Σᵥ C(nᵥ, n₁)/C(n, n₁). Unbiased for every trigger and every reward (adaptive_groups).
+    A group of n₁ has grpo's advantages. A larger group has the mean of grpo's advantages over all n₁-subsets
+    of its outputs that would trigger more outputs. If the trigger is unequal rewards, this is grpo of the
+    whole group divided by the share of such subsets, 1 - Σᵥ C(nᵥ, n₁)/C(n, n₁). It is unbiased for every
+    trigger and every reward (adaptive_groups).
 
     Arguments:
         rewards: (..., n), the pilot first; n = n₁ or larger.
         pilot: n₁ >= 2.
-        trigger: ``mixed``, or a function of the pilot's rewards, (n₁,) in increasing order, that says
-            whether more were drawn; it must not draw lots.
+        trigger: ``mixed``, or a function of the pilot's rewards, (n₁,) in increasing order, that returns
+            whether more are drawn; it must not be random.
 
     Returns:
         advantages (..., n); ĝ = (1/n) Σᵢ sᵢ Aᵢ.
 
     Raises:
-        InputError: rewards that are not finite, fewer than n₁, or whose pilot would not have asked
-            for more; more kinds of pilots than a function is called on.
+        InputError: rewards are not finite, there are fewer than n₁, or the pilot of a larger group would not
+            trigger more; or a function has too many kinds of pilots.
 
     >>> import numpy as np
     >>> two_stage(np.array([1.0, 0.0, 0.0, 1.0, 0.0]), pilot=3).round(4)
@@ -70,7 +71,7 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
     xp, rewards = rewards_of(rewards, "grpo")
     size = rewards.shape[-1]
     if size < first:
-        raise InputError(f"rewards have groups of {size}: the pilot alone has {first}")
+        raise InputError(f"rewards have groups of {size}, but the pilot has {first}")
 
     @cache
     def by_counts(counts: Counts) -> Floats:
@@ -81,8 +82,8 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
     def weigh(row: Floats, counts: Counts) -> Floats:
         if size > first and not goes_on(np.sort(row[:first])):
             raise InputError(
-                f"a group of {size} has a pilot of rewards {row[:first].tolist()}, which would not have "
-                "asked for more: give groups in the order they were drawn"
+                f"a group of {size} has a pilot with rewards {row[:first].tolist()}, which does "
+                f"not trigger more outputs: give outputs in the order in which they were drawn"
             )
         return by_counts(counts)
 
@@ -90,23 +91,24 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
 
 
 def sequential(rewards: Array, *, plan: str | Plan | Trigger) -> Array:
-    """Unbiased advantages under any plan of sampling: the kernel of the first two outputs, averaged over
-    all orders in which the plan would have stopped where it did.
+    """Unbiased advantages under any sampling plan: the kernel of the first two outputs, averaged over all
+    orders for which the plan stops at the same place.
 
-    Rewards 0 and 1 under a :class:`~ustat_pg.sampling.plans.Plan` need numbers of paths alone: m(t) = paths
-    that begin with a success and a failure over all, ĝ = m(t) (mean score of successes - of failures).
+    Rewards 0 and 1 under a :class:`~ustat_pg.sampling.plans.Plan` need only numbers of paths: m(t) = share of
+    paths that begin with a success and a failure, ĝ = m(t) (mean score of successes - mean score of
+    failures).
 
     Arguments:
-        rewards: (..., n) in the order drawn.
-        plan: a plan or its words, for rewards 0 and 1; or, for any rewards, a function of the rewards so
-            far, (m,) with m = 2, 3, ..., that says whether to stop.
+        rewards: (..., n) in the drawn order.
+        plan: a plan or its words, for rewards 0 and 1; or, for any rewards, a function of the rewards so far,
+            (m,) with m = 2, 3, ..., that returns whether to stop.
 
     Returns:
         advantages (..., n); ĝ = (1/n) Σᵢ sᵢ Aᵢ.
 
     Raises:
-        InputError: rewards that are not finite, or not 0 and 1 under a plan; a group at which the plan
-            does not stop; a plan that may stop at one output; or too many orders.
+        InputError: rewards are not finite, or not 0 and 1 under a plan; the plan does not stop at a group, or
+            may stop at one output; or there are too many orders.
 
     >>> import numpy as np
     >>> sequential(np.array([0.0, 0.0, 1.0, 0.0]), plan="2..8 until 1 success and 1 failure")
@@ -137,8 +139,8 @@ def sequential(rewards: Array, *, plan: str | Plan | Trigger) -> Array:
     def weigh(row: Floats, counts: Counts) -> Floats:
         if not {reward for reward, _ in counts} <= {0.0, 1.0}:
             raise InputError(
-                f"rewards hold {[reward for reward, _ in counts]}: a plan by counts takes 0 and 1; give "
-                "a function of the rewards, or take two_stage"
+                f"rewards hold {[reward for reward, _ in counts]}: a plan by counts needs 0 and "
+                f"1; give a function of the rewards, or use two_stage"
             )
         mean = by_counts.kernel_mean(row) * len(row)
         return np.array([(mean if reward else -mean) / n for reward, n in counts])
@@ -147,11 +149,11 @@ def sequential(rewards: Array, *, plan: str | Plan | Trigger) -> Array:
 
 
 def balanced(rewards: Array, *, outputs: int, divisor: str = "none") -> Array:
-    """A sub-sample of successes and failures in equal numbers, centred at the mean of all that were drawn.
+    """A sub-sample with equal numbers of successes and failures, centred at the mean of all drawn rewards.
 
-    The first outputs/2 successes and failures are used, more of one kind where the other is short;
-    Aᵢ = (zᵢ - p̂)/divisor, p̂ the mean of all n rewards, and 0 for outputs that are not used. What
-    Reinforce-Ada trains on. Biased: what it climbs is in adaptive_groups.
+    The first outputs/2 successes and failures are used, or more of one kind if the other has too few; Aᵢ =
+    (zᵢ - p̂)/divisor, where p̂ is the mean of all n rewards, and 0 for unused outputs. Reinforce-Ada trains
+    on this. It is biased; adaptive_groups gives its objective.
 
     Arguments:
         rewards: (..., n), 0 and 1, n at least the outputs used.
@@ -162,7 +164,7 @@ def balanced(rewards: Array, *, outputs: int, divisor: str = "none") -> Array:
         advantages (..., n), n/outputs times as large: ĝ = (1/n) Σᵢ sᵢ Aᵢ is the sub-sample's mean.
 
     Raises:
-        InputError: rewards that are not 0 and 1, fewer than the outputs used, or another divisor.
+        InputError: rewards are not 0 and 1, there are fewer than the used outputs, or the divisor is unknown.
 
     >>> import numpy as np
     >>> balanced(np.array([0.0, 1.0, 0.0, 0.0]), outputs=2).round(4)
@@ -170,12 +172,14 @@ def balanced(rewards: Array, *, outputs: int, divisor: str = "none") -> Array:
     """
     used = integer("outputs", outputs, 2)
     if used % 2:
-        raise InputError(f"outputs is {used}: a balanced sub-sample has halves of equal number")
+        raise InputError(f"outputs is {used}: a balanced sub-sample needs an even number")
     one_of("divisor", divisor, ("none", "rate", "std"))
     xp, rewards = rewards_of(rewards, "grpo")
     size = rewards.shape[-1]
     if size < used or not bool(xp.all((rewards == 0) | (rewards == 1))):
-        raise InputError(f"a balanced sub-sample takes {used} outputs or more with rewards 0 and 1")
+        raise InputError(
+            f"a balanced sub-sample needs at least {used} outputs, with rewards 0 and 1"
+        )
     number = xp.sum(rewards, axis=-1, keepdims=True)
     mean = number / size
     successes = xp.clip(number, max=xp.clip(used - size + number, min=used // 2))
@@ -197,18 +201,18 @@ def _mixed(pilot: Floats) -> bool:
 
 
 def _by_reward(xp: Any, rewards: Array, weigh: Callable[[Floats, Counts], Floats]) -> Array:
-    """Advantages that depend on an output's reward and on how often each reward occurs in its group."""
+    """Advantages that depend on an output's reward and on the counts of rewards in its group."""
     try:
         host = np.asarray(np.from_dlpack(rewards), dtype=np.float64)
     except (BufferError, RuntimeError, TypeError):
-        # On a GPU; to_device knows each library's own name of the host.
+        # For arrays on a GPU; to_device knows each library's name of the host.
         host = np.asarray(np.from_dlpack(to_device(rewards, "cpu")), dtype=np.float64)
     groups, place = np.unique(host.reshape(-1, host.shape[-1]), axis=0, return_inverse=True)
     advantages = np.empty(groups.shape)
     for row, group in enumerate(groups):
         values, index, numbers = np.unique(group, return_inverse=True, return_counts=True)
         counts = tuple(zip(values.tolist(), numbers.tolist(), strict=True))
-        # Adding 0 leaves no -0.
+        # Adding 0 removes -0.
         advantages[row] = weigh(group, counts)[index] + 0.0
     advantages = advantages[place].reshape(host.shape)
     if isinstance(rewards, np.ndarray):
@@ -217,8 +221,8 @@ def _by_reward(xp: Any, rewards: Array, weigh: Callable[[Floats, Counts], Floats
 
 
 def _mixed_subsets(counts: Counts, first: int) -> Floats:
-    """Grpo's advantages over the share of subsets of n₁ outputs that are not all equal, by reward; those of a
-    pilot alone as they are.
+    """grpo's advantages by reward, divided by the share of subsets of n₁ outputs with unequal rewards; a
+    pilot alone keeps grpo's advantages.
     """
     rewards, numbers = np.array([reward for reward, _ in counts]), [n for _, n in counts]
     size, total = sum(numbers), float(rewards @ np.array(numbers))
@@ -230,7 +234,7 @@ def _mixed_subsets(counts: Counts, first: int) -> Floats:
 
 
 def _mean_over_subsets(counts: Counts, first: int, goes_on: Trigger) -> Floats:
-    """The mean of grpo's advantages over the subsets of n₁ outputs that ask for more, by reward."""
+    """The mean of grpo's advantages over the subsets of n₁ outputs that trigger more, by reward."""
     rewards, numbers = np.array([reward for reward, _ in counts]), [n for _, n in counts]
     total, sums = 0, np.zeros(len(counts))
     for chosen in _compositions(numbers, first):
@@ -240,17 +244,17 @@ def _mean_over_subsets(counts: Counts, first: int, goes_on: Trigger) -> Floats:
         ways = prod(comb(n, c) for n, c in zip(numbers, chosen, strict=True))
         total += ways
         others = (subset.sum() - rewards) / (first - 1)
-        # One of n equal outputs is in the subset with chance c/n.
+        # Each of n equal outputs is in the subset with chance c/n.
         sums += float(ways) * np.array(chosen) / np.array(numbers) * (rewards - others)
     if not total:
         raise InputError(
-            f"no {first} outputs of a group with rewards {rewards.tolist()} would have asked for more"
+            f"no {first} outputs of a group with rewards {rewards.tolist()} trigger more"
         )
     return sums / total * (sum(numbers) / first)
 
 
 def _compositions(numbers: list[int], total: int) -> Iterator[tuple[int, ...]]:
-    """The ways to choose that many outputs, by how many of each reward."""
+    """The ways to choose that many outputs, as counts of each reward."""
     ranges = [range(min(n, total) + 1) for n in numbers]
     if prod(map(len, ranges)) > MOST_ORDERS:
         raise InputError(
@@ -267,13 +271,13 @@ def _over_orders(stop: Trigger, counts: Counts) -> Floats:
     orders = factorial(size) // prod(map(factorial, numbers))
     if orders > MOST_ORDERS:
         raise InputError(
-            f"a group of {size} has {orders} orders of its rewards: at most {MOST_ORDERS} are gone "
-            "through; rewards 0 and 1 under a Plan need none"
+            f"a group of {size} has {orders} orders of its rewards: at most {MOST_ORDERS} can be "
+            f"enumerated; rewards 0 and 1 under a Plan need no orders"
         )
     starts = np.zeros((len(counts), len(counts)))
 
     def follow(order: list[int], left: list[int]) -> int:
-        """The number of orders that go on from here and stop with all outputs drawn."""
+        """The number of continuations that stop when all outputs are drawn."""
         drawn = len(order)
         if drawn >= 2 and bool(stop(rewards[order])) != (drawn == size):
             return 0

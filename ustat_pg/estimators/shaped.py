@@ -1,9 +1,9 @@
-"""The estimators whose advantage is no reward less a baseline: divided by the group's deviation or mean,
-or made of the greatest rewards of subsets. With other means than the gradient of the expected reward
-(normalised, count_advantages), and all of them shipped under the name of GRPO or beside it.
+"""The estimators with an advantage that is not a reward minus a baseline: it is divided by the group's
+deviation or mean, or comes from the greatest rewards of subsets. Their means differ from the gradient of the
+expected reward (normalised, count_advantages). Frameworks ship all of them, some under the name of GRPO.
 
-Deviations of rewards that are all equal are 0, whatever rounding says, and such a group is silent:
-its advantages are 0. Each takes finite rewards (..., G) and returns advantages of their shape.
+The deviation of equal rewards is exactly 0, without rounding errors, and such a group is silent: its
+    advantages are 0. Each takes finite rewards (..., G) and returns advantages of their shape.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Arra
     """Group mean and standard deviation: Aᵢ = (zᵢ - m) / (√(Σⱼ (zⱼ - m)²/(G - ddof)) + ε).
 
     Lemma 11 (normalised): the gradient is biased; it tends to that of Lemma 1 divided by the reward's
-    standard deviation at the prompt. A group of equal rewards, or of one, has advantages 0.
+    standard deviation at the prompt. A group with equal rewards, or with one output, has advantages 0.
 
     Arguments:
         rewards: (..., G).
-        ddof: what is taken from G in the variance: 0 (open-instruct, rllm) or 1 (TRL, verl).
-        epsilon: what is added to the deviation; frameworks take 1e-4 to 1e-9.
+        ddof: number subtracted from G in the variance: 0 (open-instruct, rllm) or 1 (TRL, verl).
+        epsilon: number added to the deviation; frameworks use 1e-4 to 1e-9.
 
     >>> import numpy as np
     >>> standardised(np.array([1.0, 0.0, 0.0, 0.0])).round(4)
@@ -67,11 +67,11 @@ def unbiased_std(rewards: Array) -> Array:
 
 
 def others_standardised(rewards: Array) -> Array:
-    """Leave-one-out mean over the others' standard deviation (ddof = 1), undivided where that is 0:
+    """Leave-one-out mean divided by the others' standard deviation (ddof = 1), or undivided if that is 0:
     NeMo-RL's default.
 
-    One success in a group has others without spread, so that its advantage is 1, while each failure
-    beside it is divided. In a group of two it is grpo.
+    The others of a single success have no spread, so its advantage is 1, but the failures of its group are
+    divided. In a group of two it is grpo.
 
     >>> import numpy as np
     >>> others_standardised(np.array([1.0, 0.0, 0.0])).round(4)
@@ -79,8 +79,8 @@ def others_standardised(rewards: Array) -> Array:
     """
     xp, rewards = rewards_of(rewards, "others-std")
     size = rewards.shape[-1]
-    # From the middle reward, which never stands far outside the others and is that of equal ones: sums of
-    # squares then lose no digits to a reward that all have, nor to one that dwarfs the others.
+    # Rewards are centred at the middle reward, which is never far outside the others. So sums of squares lose
+    # no digits to a common offset or to one very large reward.
     middle = xp.sort(rewards, axis=-1)[..., size // 2]
     shifted = rewards - xp.expand_dims(middle, axis=-1)
     total, squares = sum_of_others(xp, shifted), sum_of_others(xp, shifted**2)
@@ -91,7 +91,7 @@ def others_standardised(rewards: Array) -> Array:
 
 
 def maxrl(rewards: Array) -> Array:
-    """Group mean, divided by: Aᵢ = (zᵢ - m)/m, and 0 where the mean is not positive (MaxRL).
+    """Group mean with division by the mean: Aᵢ = (zᵢ - m)/m, and 0 if the mean is not positive (MaxRL).
 
     Its mean climbs the expected log pass rate cut off at order G-1 (count_advantages).
 
@@ -105,11 +105,10 @@ def maxrl(rewards: Array) -> Array:
 
 
 def pass_at_k(rewards: Array, *, k: int) -> Array:
-    """k times (the mean greatest reward of the k-subsets with output i, less that of those without).
+    """k times (the mean greatest reward of the k-subsets with output i, minus that of k-subsets without it).
 
-    Unbiased for the gradient of E max of k rewards, which for rewards 0 and 1 is pass@k
-    (count_advantages). What is taken off, for its variance alone, is the mean over subsets of
-    min(k, G-1) others.
+    It is unbiased for the gradient of E max of k rewards, which is pass@k for rewards 0 and 1
+    (count_advantages). The subtracted mean over subsets of min(k, G-1) others only reduces the variance.
 
     Arguments:
         rewards: (..., G) with G >= k.
@@ -131,8 +130,8 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
     increasing = xp.take_along_axis(rewards, order, axis=-1)
 
     def chances(subset: int) -> tuple[Array, Array]:
-        """The chance that a reward is the greatest of a subset of the others, of one after it and of one
-        before it in increasing order.
+        """The chance that a reward is the greatest of a subset of the others, for an output after it and for
+        one before it in increasing order.
         """
         ways = [comb(j, subset - 1) / comb(size - 1, subset) for j in range(size - 1)]
         return tuple(
@@ -152,9 +151,9 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
 
 
 def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
-    """A table by the number n of successes in the group: Aᵢ = a₁(n) where zᵢ = 1, a₀(n) where zᵢ = 0.
+    """A table by the number n of successes in the group: Aᵢ = a₁(n) if zᵢ = 1, a₀(n) if zᵢ = 0.
 
-    With rewards 0 and 1 every critic-free estimator is one (count_advantages).
+    With rewards 0 and 1 every critic-free estimator is such a table (count_advantages).
 
     Arguments:
         rewards: (..., G), each 0 or 1.
@@ -169,12 +168,12 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
     table = finite_array("values", values, 1)
     if len(table) != 2 * size:
         raise InputError(
-            f"the table has {len(table)} values: a group of {size} needs {2 * size}, those of "
-            "successes first"
+            f"the table has {len(table)} values: a group of {size} needs {2 * size}, with those "
+            f"of successes first"
         )
     require(
         lambda: xp.all((rewards == 0) | (rewards == 1)),
-        "a table by counts takes rewards that are 0 or 1",
+        "a table by counts needs rewards that are 0 or 1",
     )
     count = xp.astype(xp.sum(rewards, axis=-1), xp.int64)
     flat = xp.reshape(count, (-1,))
@@ -191,8 +190,8 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
 def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
     """A leave-one-out baseline by the number k of successes among the others: Aᵢ = zᵢ - b(kᵢ).
 
-    Unbiased whatever the table, as long as it is not made of this group; the best one is that of
-    :func:`ustat_pg.predictions.best_table`.
+    It is unbiased for every table that does not depend on this group; :func:`ustat_pg.predictions.best_table`
+    gives the best one.
 
     Arguments:
         rewards: (..., G), each 0 or 1.
@@ -212,7 +211,7 @@ def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
 
 
 def best(rewards: Array, *, best_table: Sequence[float]) -> Array:
-    """:func:`loo_table` with the table of least error, :func:`ustat_pg.predictions.best_table`.
+    """:func:`loo_table` with the table with the least error, :func:`ustat_pg.predictions.best_table`.
 
     >>> import numpy as np
     >>> best(np.array([1.0, 0.0]), best_table=[0.25, 0.75])

@@ -1,1 +1,1 @@
-"""How work runs: compiled once, and in pieces that memory holds."""
+"""The execution of work: compiled once, and in pieces that fit in memory."""

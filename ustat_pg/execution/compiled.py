@@ -1,12 +1,12 @@
-"""How bodies are compiled, and where what was compiled is kept.
+"""The compilation of bodies, and the folders of compiled code.
 
-numba keeps a compiled function by the file that it stands in, so that a change in another file,
-whose function it calls, would go unseen. Here the functions of a file are kept in a folder named by a hash
-of that file and of all that it imports: what is kept never outlives a change, bodies call each other across
-files, and all processes of one machine share the folders.
+numba caches a compiled function by its file, so it would not notice a change in another file with a function
+that it calls. Here the functions of a file are cached in a folder named by a hash of that file and of all its
+imports. So a cache never survives a change, bodies can call each other across files, and all processes of one
+machine share the folders.
 
-They lie where ``NUMBA_CACHE_DIR`` says, else beside the package, else in the user's cache; where none of
-them can be written to, each process compiles for itself.
+The folders are in ``NUMBA_CACHE_DIR``, else next to the package, else in the user's cache; if none of these
+is writable, each process compiles for itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from platformdirs import user_cache_path
 from ..files.digests import source_digest
 
 KEPT_SECONDS = 7 * 24 * 3600
-"""Folders of other versions that are older are removed."""
+"""Folders of other versions that are older than this are removed."""
 
 
 @cache
 def folder(file: Path) -> str:
-    """The folder for what is compiled of this version of a file, empty where there is none."""
+    """The folder for the compiled code of this version of a file; empty if there is none."""
     settings: Any = config
     name = f"ustat_pg-{source_digest(file)}"
     beside, users = Path(__file__).parent / "__pycache__", user_cache_path("ustat_pg")
@@ -44,7 +44,7 @@ def folder(file: Path) -> str:
             found.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=found).close()
             os.utime(found)
-            # By the digest's form: the place may hold other folders that begin with this name.
+            # The digest's form is checked, because other folders may begin with this name.
             for other in found.parent.glob("ustat_pg-" + 16 * "[0-9a-f]"):
                 if time.time() - other.stat().st_mtime > KEPT_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
@@ -55,11 +55,11 @@ def folder(file: Path) -> str:
 
 
 _SETTINGS = Lock()
-"""Held while numba's settings are changed: a body may be compiled in any thread."""
+"""The lock for changes of numba's settings, because a body may be compiled in any thread."""
 
 
 class Apart(Compiler):
-    """A compiler to whom no two arguments of a body are parts of one array."""
+    """A compiler that assumes that no two arguments of a body are parts of one array."""
 
     def __init__(self, *arguments: Any) -> None:
         *others, flags, locals_ = arguments

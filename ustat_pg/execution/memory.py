@@ -1,4 +1,4 @@
-"""Work in pieces that memory holds, and running out of it all the same."""
+"""Work in pieces that fit in memory, and the handling of memory errors."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ..validation import InputError
 T = TypeVar("T")
 
 MEMORY = 2**28
-"""Bytes that gradients may take at once on a CPU."""
+"""The most bytes of gradients at once on a CPU."""
 
 BYTES = 8
-"""Those of a number."""
+"""The bytes of a number."""
 
 GRADIENT_COPIES = 3
-"""Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
+"""The copies of a gradient that exist at once: the result of a backward pass, and its buffer."""
 
 CACHE_BYTES = 2**25
-"""Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
+"""The bytes of gradients above which larger chunks cost a CPU more in its caches than they gain."""
 
 _LEAST_AT_ONCE = 16
-"""Gradients below which a chunk costs a CPU more in calls than in its caches."""
+"""The number of gradients below which a chunk costs a CPU more in calls than in its caches."""
 
 _TEXTS = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class ChunkWarning(RuntimeWarning):
-    """Memory ran out; the work goes on in smaller chunks."""
+    """Memory ran out, and the work continues in smaller chunks."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on this machine or on a device.
+    """Whether an error means that memory ran out, on this machine or on a device.
 
     Torch's errors are known by name and text, so that torch need not be there.
 
@@ -52,7 +52,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def refused(text: str, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Turn whatever another package raises into one refusal; memory that ran out is not such an error.
+    """Convert any error of another package to one InputError, except memory errors.
 
     >>> with refused("the number cannot be read"):
     ...     int("seven")
@@ -70,9 +70,9 @@ def refused(text: str, kind: type[InputError] = InputError) -> Iterator[None]:
 
 
 def free_memory(device: Any) -> int:
-    """Bytes that a computation may take: four fifths of a GPU's free ones, or half of the machine's.
+    """The bytes for a computation: four fifths of a GPU's free memory, or half of the machine's.
 
-    What torch has taken from the GPU and holds for nothing counts as free.
+    GPU memory that torch has reserved but does not use counts as free.
 
     Arguments:
         device: a torch device.
@@ -88,14 +88,16 @@ def free_memory(device: Any) -> int:
 
 
 def allowance(device: Any) -> int:
-    """Bytes that gradients may take at once on a torch device: the free ones of a GPU, a CPU's few."""
+    """The bytes for gradients at once on a torch device: the free memory of a GPU, or a fixed part of a
+    CPU's.
+    """
     return free_memory(device) if device.type == "cuda" else MEMORY
 
 
 def at_once(device: Any, numbers: int, entries: int = 0) -> int:
-    """How many things fit at once, at least 1, by the numbers and the gradient entries of each.
+    """The number of items that fit at once, at least 1, from the numbers and gradient entries of each.
 
-    A GPU takes all that it has room for: each pass costs it launches, and none its caches.
+    A GPU uses all its memory, because each pass costs launches but no caches.
 
     Arguments:
         device: a torch device.
@@ -107,12 +109,12 @@ def at_once(device: Any, numbers: int, entries: int = 0) -> int:
 
 
 def refuse_beyond(what: str, count: int, each: int) -> None:
-    """Refuse what this machine's memory could not hold, before anything is done.
+    """Raise an error before any work if the result does not fit in this machine's memory.
 
     Arguments:
         what: its name, in the plural.
-        count: how many there are to be.
-        each: bytes that one takes at least.
+        count: number of items.
+        each: least number of bytes of one item.
 
     >>> refuse_beyond("completions", 10**12, 100)
     Traceback (most recent call last):
@@ -142,13 +144,13 @@ def slices(total: int, size: float) -> Iterator[slice]:
 def in_slices(
     total: int, size: int, what: str, run: Callable[[slice], T]
 ) -> Iterator[tuple[slice, T]]:
-    """``run`` over 0 to ``total`` in slices of a size that halves where memory runs out.
+    """Call ``run`` over 0 to ``total`` in slices; the size halves if memory runs out.
 
     Arguments:
-        total: number of things to do.
-        size: number of them in a slice.
-        what: word for them in warnings.
-        run: work on one slice.
+        total: number of items.
+        size: number of items in a slice.
+        what: word for the items in warnings.
+        run: function for one slice.
     """
     start = 0
     while start < total:

@@ -141,9 +141,7 @@ class Explanation(shown.Shown):
 
     @property
     def called(self) -> list[str]:
-        """The frameworks' names for this estimator: title, options and own name of every row of the
-        catalogue.
-        """
+        """The frameworks' names for this estimator: title, options and own name of every row."""
         return [
             f"{framework.title}: {row.written() or 'as it is'} ({row.name})"
             for framework, row in catalogue().called(self.family.name)
@@ -196,9 +194,7 @@ def _found(explanation: Explanation) -> str:
 
 
 def passed(meaning: Meaning) -> list[str]:
-    """Lines on the release that has these defaults, and on ignored names; names similar to options come
-    first.
-    """
+    """Lines on the release with these defaults, and on ignored names, those similar to options first."""
     names, releases = meaning.passed_over, [f"  {sentence}" for sentence in meaning.releases]
     if not names:
         return releases
@@ -230,10 +226,7 @@ def _bias(explanation: Explanation) -> str:
     turned = ""
     if explanation.cosine is not None and len(pairs) > 1:
         turned = f"; its cosine to the gradient is {explanation.cosine:.4f}"
-    return (
-        f"The mean estimate is w times the gradient of a prompt: {what}. w is {shown}{turned}."
-        f"{graded}"
-    )
+    return f"The mean estimate is w times the gradient of a prompt: {what}. w is {shown}{turned}.{graded}"
 
 
 def _some(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,1 +1,1 @@
-"""Files of others, read safely; own files, which are whole or not there; and digests."""
+"""Safe reading of others' files, writing of complete files, and digests."""

@@ -1,4 +1,4 @@
-"""Digests: short names that only these very texts and arrays, or these very source files, have."""
+"""Digests: short names that identify texts and arrays, or source files, by their content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 
 def digest(*parts: str | ArrayLike | Mapping[str, ArrayLike]) -> str:
-    """16 hexadecimal digits that name texts, arrays and named arrays in their order.
+    """16 hexadecimal digits that identify texts, arrays and named arrays in their order.
 
     Draws are addressed by these digits: another rule would move every draw. Equal arrays have one name:
     the sign of a 0, which rounding leaves, is no part of it.
@@ -39,11 +39,12 @@ def digest(*parts: str | ArrayLike | Mapping[str, ArrayLike]) -> str:
 
 
 def sources_of(*files: Path) -> tuple[Path, ...]:
-    """Source files and all that they import of the project, directly or not, in alphabetical order.
+    """Source files and all files of the project that they import, directly or indirectly, in alphabetical
+    order.
 
-    Nothing is run; imports within functions count, those for type checkers alone do not. A module that is
-    imported by a name made at run time may be any of its folder. A package's ``__init__`` counts where a
-    name is imported from it, and so does its stub, which lists the names that it loads late.
+    Nothing is run. Imports within functions count; imports only for type checkers do not. If a module's name
+    is computed at run time, all modules of its folder count. If a name is imported from a package, its
+    ``__init__`` and its stub count too.
     """
     reached: set[Path] = set()
     ahead = list(files)
@@ -55,7 +56,7 @@ def sources_of(*files: Path) -> tuple[Path, ...]:
 
 
 def source_digest(*files: Path, salt: str = "") -> str:
-    """16 hexadecimal digits that name what source files and all that they import say."""
+    """16 hexadecimal digits that identify the content of source files and of all their imports."""
     state = hashlib.sha256(salt.encode())
     for file in sources_of(*files):
         state.update(file.relative_to(_root(file)).as_posix().encode())
@@ -64,7 +65,7 @@ def source_digest(*files: Path, salt: str = "") -> str:
 
 
 def _root(file: Path) -> Path:
-    """The folder that the packages of a file lie in."""
+    """The folder that contains the packages of a file."""
     return next(folder for folder in file.parents if not (folder / "__init__.py").exists())
 
 
@@ -80,7 +81,7 @@ def imported(file: Path) -> tuple[Path, ...]:
             case ast.ImportFrom(module, names, level):
                 place = above[level].joinpath(*(module or "").split("."))
                 inside = [place / name.name for name in names] if place.is_dir() else []
-                # A name is a module of the package, or stands in its __init__.
+                # A name is a module of the package, or is defined in its __init__.
                 places += [*inside, place] if any(map(_is_name, inside)) or not inside else inside
             case ast.Call(ast.Name("import_module"), [ast.Constant(str(name)), *_]):
                 places.append(_relative(above, name))
@@ -97,7 +98,7 @@ def imported(file: Path) -> tuple[Path, ...]:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a tree without what stands under ``if TYPE_CHECKING``."""
+    """The parts of a tree without the blocks under ``if TYPE_CHECKING``."""
     ahead = [node]
     while ahead:
         node = ahead.pop()

@@ -1,4 +1,4 @@
-"""Files of others, read so that none can run code, fill the memory or be waited for."""
+"""Safe reading of others' files: they cannot run code, fill the memory or block."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from numpy.typing import NDArray
 from ..validation import InputError
 
 MOST_BYTES = 2**28
-"""Size of the largest text that is read whole, in bytes, and of arrays that are packed further than
-:data:`MOST_PACKED`."""
+"""The largest size in bytes of a text, and of arrays with a compression above :data:`MOST_PACKED`."""
 
 MOST_PACKED = 100
-"""Bytes that one byte of an archive may stand for, beyond :data:`MOST_BYTES`."""
+"""The largest compression ratio of an archive above :data:`MOST_BYTES`."""
 
 MOST_OPTIONS = 2**18
-"""Size of the largest YAML file, in bytes: PyYAML reads a megabyte in ten seconds."""
+"""The largest size of a YAML file in bytes; PyYAML needs ten seconds for a megabyte."""
 
 MOST_NODES = 50_000
-"""Values of a YAML file, those that its aliases repeat counted each time."""
+"""The most values of a YAML file, with repetitions by aliases counted each time."""
 
 MOST_NESTED = 64
-"""Lists and objects within one another: others' code, and ours, goes down by recursion."""
+"""The deepest nesting of lists and objects, because parsers use recursion."""
 
 _STEERING = (
     *range(32),
@@ -50,7 +49,7 @@ _ESCAPES = {code: ascii(chr(code))[1:-1] for code in _STEERING if chr(code) not 
 
 
 def printable(text: str) -> str:
-    r"""Text that cannot steer a terminal: control characters are written out.
+    r"""The text with control characters written as escapes, so that it cannot control a terminal.
 
     >>> printable("\x1b[2J")
     '\\x1b[2J'
@@ -59,7 +58,7 @@ def printable(text: str) -> str:
 
 
 def regular(path: Path, most: float = float("inf")) -> Path:
-    """The path itself, of a file that can be opened without waiting.
+    """The path, after a check that the file can be opened without blocking.
 
     Arguments:
         path: the file.
@@ -82,7 +81,7 @@ def regular(path: Path, most: float = float("inf")) -> Path:
 
 
 def kind(path: Path) -> str:
-    """The ending that says what a file holds, without the ``.gz`` of one that is compressed.
+    """The ending of a file's name that gives its format, without ``.gz``.
 
     >>> kind(Path("log.jsonl.gz")), kind(Path("log.csv"))
     ('.jsonl', '.csv')
@@ -91,9 +90,9 @@ def kind(path: Path) -> str:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Text of a file in UTF-8, with a byte order mark or without; one of ``.gz`` is unpacked.
+    """The text of a UTF-8 file, with or without byte order mark; a ``.gz`` file is unpacked.
 
-    What is packed may end anywhere, as while it is written: so far as it goes it is read.
+    A compressed file may end anywhere, for example while it is written; its available part is read.
 
     Arguments:
         path: the file.
@@ -117,7 +116,7 @@ def _unpacked(path: Path, most: int) -> bytes:
             while len(data) <= most and (part := file.read1(2**20)):
                 data += part
         except EOFError:
-            # The last character may be torn.
+            # The last character may be incomplete.
             return data.decode(errors="ignore").encode()
         except zlib.error as error:
             raise InputError(f"{path}: not packed by gzip: {error}") from None
@@ -131,7 +130,7 @@ def json_value(text: str, place: str | Path) -> Any:
 
     Arguments:
         text: the text.
-        place: where it stands, for messages.
+        place: its place, for messages.
 
     >>> json_value('{"rewards": [1, 0], "rewards": []}', "a.json")
     Traceback (most recent call last):
@@ -143,7 +142,7 @@ def json_value(text: str, place: str | Path) -> Any:
         value = json.loads(text, object_pairs_hook=_once)
         if _may_be_odd(text):
             _refuse_odd(value)
-        # Counted first, for speed: long lists are many, deep ones are none.
+        # A count comes first for speed: long lists are common, deep ones are not.
         if text.count("[") + text.count("{") > MOST_NESTED:
             _refuse_deep(value)
     return value
@@ -155,18 +154,20 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Value of a YAML file, of plain types alone."""
+    """The value of a YAML file, with plain types only."""
     import yaml
 
     class Bounded(yaml.SafeLoader):
-        """PyYAML's safe loader, which has no bound: a few hundred bytes of aliases are billions of values."""
+        """PyYAML's safe loader with a bound on values, because a few hundred bytes of aliases can give
+        billions of values.
+        """
 
         nodes = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             before, repeated = self.nodes, self.check_event(yaml.AliasEvent)
             node = super().compose_node(parent, index)
-            # One that stands within itself is not weighed yet.
+            # A value that contains itself has no count yet.
             self.nodes += getattr(node, "weight", MOST_NODES + 1) if repeated else 1
             if self.nodes > MOST_NODES:
                 raise InputError(f"it stands for more than {MOST_NODES} values")
@@ -183,13 +184,13 @@ def read_yaml(path: Path) -> Any:
     with _one_refusal(path, "YAML"):
         value = yaml.load(text, Bounded)
         _refuse_deep(value)
-        # Options are names, of files above all.
+        # Options are mostly names of files.
         _refuse_odd(value, "\0")
     return value
 
 
 class _Inert(dict[Any, Any]):
-    """An object of a pickle without its class: it keeps the attributes, and runs no code from the file."""
+    """An object of a pickle without its class; it has the attributes and runs no code from the file."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -215,13 +216,14 @@ class _Inertly(pickle.Unpickler):
         return type(name, (_Inert,), {})
 
     def persistent_load(self, pid: Any) -> None:
-        """No array: a reference to one stands for nothing."""
+        """There are no arrays: a reference to one gives None."""
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Plain attributes of the object in a pickle, or in torch's archive of one: nothing is imported or run.
+    """The plain attributes of the object in a pickle, or in torch's archive of a pickle, without importing or
+    running code.
 
-    Those of other kinds than text, numbers, truth values and None are left out; an Enum is its value.
+    Only texts, numbers, booleans and None are kept; an Enum is replaced by its value.
     """
     with _one_refusal(path, "a pickle"):
         if zipfile.is_zipfile(regular(path, MOST_OPTIONS)):
@@ -232,7 +234,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
                 data = archive.read(member)
         else:
             data = path.read_bytes()
-        # An unpickler makes room for whatever place a value is to be remembered at.
+        # An unpickler allocates memory up to the place at which a value is stored.
         if any(
             op.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(data)
             for op, place, _ in pickletools.genops(data)
@@ -254,7 +256,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Arrays of an ``.npz`` file, by name; nothing pickled is read."""
+    """The arrays of an ``.npz`` file by name, without pickles."""
     most = max(MOST_BYTES, MOST_PACKED * regular(path).stat().st_size)
     with _one_refusal(path, "a readable archive"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
@@ -266,7 +268,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array, if its header declares as many bytes as there are: NumPy makes room before it reads."""
+    """One array, if its header declares the right size, because NumPy allocates memory before it reads."""
     form = np.lib.format
     with archive.open(member) as file:
         headers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
@@ -280,7 +282,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 @contextmanager
 def _one_refusal(place: str | Path, form: str) -> Iterator[None]:
-    """Turn whatever a parser raises into one InputError that names the place."""
+    """Convert any error of a parser to one InputError that names the place."""
     try:
         yield
     except InputError as error:
@@ -288,12 +290,12 @@ def _one_refusal(place: str | Path, form: str) -> Iterator[None]:
     except RecursionError:
         raise InputError(f"{place}: not {form}: nested too deeply") from None
     except Exception as error:
-        # PyYAML fails in many ways, and so do zipfile, zlib and NumPy on damaged archives.
+        # PyYAML raises many kinds of errors, and so do zipfile, zlib and NumPy for damaged archives.
         raise InputError(f"{place}: not {form}: {(str(error) or 'bad').splitlines()[0]}") from None
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand once each."""
+    """An object, after a check that each key occurs once."""
     pairs = list(pairs)
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
@@ -303,7 +305,7 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _HALF = 155
-"""A number beyond double precision has this many digits in a row, from a multiple of that place on."""
+"""A number beyond double precision has this many digits in a row."""
 
 
 def _may_be_odd(text: str) -> bool:
@@ -314,7 +316,7 @@ def _may_be_odd(text: str) -> bool:
 
 
 def _refuse_half(text: str) -> None:
-    """Refuse text that UTF-8 has no bytes for: half of a surrogate pair stands alone."""
+    """Raise an error for text that UTF-8 cannot encode, because it has half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -324,7 +326,7 @@ def _refuse_half(text: str) -> None:
 
 
 def _refuse_odd(value: Any, never: str = "") -> None:
-    """Refuse text that is no Unicode or holds some characters, and whole numbers that no float holds."""
+    """Raise an error for text that is not Unicode or has forbidden characters, and for too large integers."""
     ahead = [value]
     while ahead:
         part = ahead.pop()
@@ -337,7 +339,7 @@ def _refuse_odd(value: Any, never: str = "") -> None:
             if found := set(part) & set(never):
                 raise InputError(f"{part!r} holds {min(found)!r}, which no name does")
         elif isinstance(part, int) and abs(part) >= 2**1024:
-            raise InputError("it holds a number beyond double precision")
+            raise InputError("it contains a number beyond double precision")
 
 
 def _refuse_deep(value: Any) -> None:

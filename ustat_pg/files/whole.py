@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and the versions of what wrote them."""
+"""Writing of complete files, and the versions of the programs that write them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from uuid import uuid4
 
 @contextmanager
 def whole_file(path: Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of ``path`` once it is whole; until then that stays.
+    """A file for writing that replaces ``path`` when it is complete; until then the old file stays.
 
     Arguments:
         path: the file.
-        lasting: whether it is waited for until a power failure, too, leaves it whole.
+        lasting: whether to wait until the file would survive a power failure.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -33,7 +33,7 @@ def whole_file(path: Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Python's version, and those of the packages that are installed, by name."""
+    """The versions of Python and of the installed packages, by name."""
     installed = {"python": platform.python_version()}
     for name in packages:
         with suppress(PackageNotFoundError):

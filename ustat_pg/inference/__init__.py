@@ -1,16 +1,15 @@
-"""Means of independent parts, functions of such means, and their 95% intervals.
+"""Means of independent parts, functions of these means, and their 95% intervals.
 
-Parts are the prompts of a pool or the steps of a training. What a function of their means owes to each part
-is known from the function without it (the jackknife). From these influences come standard errors, and
-intervals that follow three things which a normal law forgets:
+Parts are the prompts of a pool or the steps of a training. The influence of a part on a function of the means
+is known from the function without this part (the jackknife). The influences give standard errors, and
+intervals that include three effects which a normal law ignores:
 
-- *skewness*: few parts are much larger than all others. Ends are those of Student's law through Hall's
-  (1992) cubic, which takes the skewness out of a mean over its error, where they are the wider ones: parts
-  that were not seen may have made it look skewed to the other side. What k parts carry is more skewed than
-  it looks, by about 2/k of it;
+- *skewness*: few parts are much larger than all others. Ends come from Student's law through Hall's (1992)
+cubic, which removes the skewness of a mean over its error, if they are the wider ones: unseen parts may make
+the law look skewed to the other side. The skewness of what k parts carry is about 2/k larger than it looks;
 - *heavy tails*: an error estimated from parts of kurtosis κ has about 2n/(κ - 1) degrees of freedom;
-- *what was not seen*: where hardly more than two parts carry the spread, parts that are larger still may be
-  missing, and the end on their side is not known.
+- *unseen parts*: if hardly more than two parts carry the spread, even larger parts may be missing, and the
+end on their side is not known.
 """
 
 from __future__ import annotations

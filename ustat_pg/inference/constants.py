@@ -1,7 +1,7 @@
 """Estimates of c1, c2, c3, the best group size and the critical budget, from means of independent parts.
 
-A pool averages over prompts, the meter over the steps of a training. Both call these functions, so that one
-quantity has one name, one error and one interval.
+A pool averages over prompts, and the meter averages over the steps of a training. Both call these functions,
+so a quantity has one name, one error and one interval.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Estimates(Shown):
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """All that has an error and an interval, by name."""
+        """The quantities with an error and an interval, by name."""
         return {name: each for name, each in vars(self).items() if isinstance(each, Estimate)}
 
     @property
     def not_known(self) -> dict[str, str]:
-        """Why an interval has an end that is not known, for the estimates of which it has one."""
+        """The reasons for unknown ends of intervals, by estimate."""
         return {name: each.reason for name, each in self.estimates.items() if each.reason}
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each estimate: name, value, se, low, high, and the reason why an end is not known."""
+        """A row for each estimate: name, value, se, low, high, and the reason for an unknown end."""
         import pandas as pd
 
         rows = [{"name": name} | vars(each) for name, each in self.estimates.items()]
@@ -48,7 +48,8 @@ def constant_estimates(parts: Means, skewness: float = -math.inf) -> dict[str, E
 
     Arguments:
         parts: means whose first columns are c1, c2 and c3.
-        skewness: of c1's parts at least, as :meth:`~ustat_pg.inference.Means.interval` takes it.
+        skewness: lower bound of the skewness of c1's parts, as for
+            :meth:`~ustat_pg.inference.Means.interval`.
     """
     return {
         "c1": parts.estimate(0, skewness),
@@ -59,9 +60,9 @@ def constant_estimates(parts: Means, skewness: float = -math.inf) -> dict[str, E
 
 
 def best_group_size(parts: Means) -> Estimate:
-    """G* = 1 + √(c3/c1), infinite where c1 is not positive.
+    """G* = 1 + √(c3/c1), infinite if c1 is not positive.
 
-    Where the interval of c1 reaches 0 no ratio is too large, and the upper end is infinite.
+    If the interval of c1 reaches 0, every ratio is possible, and the upper end is infinite.
     """
     found = ratio(parts.apply(lambda columns: columns[..., [2, 0]]))
     size = max(found.value, 0.0) if math.isfinite(found.value) else found.value
@@ -71,13 +72,13 @@ def best_group_size(parts: Means) -> Estimate:
 
 
 def least_budget(parts: Means, signal: Interval | None = None) -> Estimate:
-    """K_crit at the best group size, (c1 + c2 + 2 √(c1 c3))/‖g‖², infinite where ‖g‖² is not positive.
+    """K_crit at the best group size, (c1 + c2 + 2 √(c1 c3))/‖g‖², infinite if ‖g‖² is not positive.
 
-    Negative constants count as 0 in the estimate; its interval is that of their ratio as they are.
+    Negative constants count as 0 in the estimate; its interval is that of the ratio without this change.
 
     Arguments:
         parts: means whose first columns are c1, c2 and c3, and the last ‖g‖².
-        signal: the interval of ‖g‖²; that of a mean unless given.
+        signal: interval of ‖g‖² (default: that of a mean).
     """
 
     def noise_and_signal(columns: Array) -> Array:
@@ -90,8 +91,8 @@ def least_budget(parts: Means, signal: Interval | None = None) -> Estimate:
 
 
 def least_noise(c1: Any, c2: Any, c3: Any) -> Any:
-    """c1 + c2 + 2 √(c1 c3), the noise of one output at the best group size, of numbers or arrays.
+    """The noise of one output at the best group size, c1 + c2 + 2 √(c1 c3), for numbers or arrays.
 
-    Under the root negative estimates count as 0.
+    Negative estimates under the root count as 0.
     """
     return c1 + c2 + 2 * np.sqrt(np.maximum(c1, 0.0)) * np.sqrt(np.maximum(c3, 0.0))

@@ -1,4 +1,4 @@
-"""A number that was estimated, with its error and its interval."""
+"""The record of an estimated number, with its error and its interval."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ..display.shown import Shown
 
 @dataclass(frozen=True)
 class Estimate(Shown):
-    """A number that was estimated, with its standard error and its 95% interval.
+    """An estimated number, with its standard error and its 95% interval.
 
     Arguments:
-        value: NaN where it is not known, as are the others.
+        value: estimate; NaN if it is not known, and so are the other fields.
         se: its standard error.
-        low, high: the ends of its interval; one that is not known is infinite.
-        reason: why an end is not known, in words; None where both are, or where none was found.
+        low, high: ends of its interval; an unknown end is infinite.
+        reason: the reason for an unknown end, in words; None if both ends are known, or if no reason was
+            found.
 
     >>> print(Estimate(3.0, 0.13, 2.8, 3.3), Estimate(3.0, 0.13, 2.8, math.inf), sep="; ")
     3 [2.8, 3.3]; 3 [2.8, not known]
@@ -41,12 +42,12 @@ class Estimate(Shown):
         return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
 
     def __truediv__(self, number: float) -> Estimate:
-        """The estimate over a positive number that is known."""
+        """The estimate divided by a known positive number."""
         low, high = (end / number for end in self.interval)
         return Estimate(self.value / number, self.se / number, low, high, self.reason)
 
     def inverse(self) -> Estimate:
-        """1 over an estimate whose interval is not below 0; its error is that of the delta method."""
+        """The inverse of an estimate with an interval not below 0; its error comes from the delta method."""
         value, low, high = (1 / end if end else math.inf for end in (self.value, *self.interval))
         se = value * self.se / self.value if self.value else math.nan
         return Estimate(value, se, high, low, self.reason)

@@ -10,13 +10,13 @@ from ..validation import Array
 from .means import LOW, Interval, Means, shape_of, student, unseen
 
 _PAIRED = 200
-"""Parts whose products tell how large those of different parts are."""
+"""The least number of parts with products that show the size of products of different parts."""
 
 
 def pairs(first: Array, second: Array | None = None, looks: float = 1) -> Means:
-    """The mean of ⟨u_x, v_y⟩ over pairs of different parts, which is ⟨E u, E v⟩ without bias.
+    """The mean of ⟨u_x, v_y⟩ over pairs of different parts, an unbiased estimate of ⟨E u, E v⟩.
 
-    Vectors u and v are (P, k), P >= 2, v those of u unless given; those of different parts are independent.
+    Vectors u and v are (P, k), P >= 2 (default: v = u); vectors of different parts are independent.
     """
     second = first if second is None else second
     count, left, right = len(first), first.sum(axis=0), second.sum(axis=0)
@@ -43,7 +43,7 @@ def norm_interval(vectors: Array, looks: float = 1) -> Interval:
 
 
 def _norm_ends(vectors: Array, looks: float) -> tuple[float, float, bool]:
-    """The ends of ‖E u‖², and whether larger vectors may be unseen."""
+    """The ends of the interval of ‖E u‖², and whether larger vectors may be unseen."""
     count, mean = len(vectors), vectors.mean(axis=0)
     apart = vectors - mean
     along, norm = apart @ mean, float(mean @ mean)
@@ -86,7 +86,7 @@ def product_interval(first: Array, second: Array, looks: float = 1) -> Interval:
     (low, high, _), (least, most, _) = (_norm_ends(each, looks) for each in (more, less))
     down = math.hypot(max(value - low, 0.0), max(most - taken, 0.0))
     up = math.hypot(max(high - value, 0.0), max(taken - least, 0.0))
-    # Where few carry the product larger ones may be unseen: an end is not known.
+    # If few vectors carry the product, larger ones may be unseen, so an end is not known.
     below, above = (math.isinf(float(end[0])) for end in pairs(first, second).interval())
     return (
         -math.inf if below else value - taken - down,

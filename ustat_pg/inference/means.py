@@ -1,4 +1,4 @@
-"""Means of independent parts, functions of such means, and their 95% intervals."""
+"""Means of independent parts, functions of these means, and their 95% intervals."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .estimate import Estimate
 Interval = tuple[float, float]
 
 ERRORS = 0.05
-"""The share of intervals that miss, at all looks together."""
+"""The error rate of intervals, for all looks together."""
 _CARRIERS = 2.5
-"""Parts that must carry the spread, as (Σd²)²/Σd⁴ counts them, for an end to be known."""
+"""The least effective number of parts, (Σd²)²/Σd⁴, behind the spread for which an end is known."""
 FEW = 5
-"""Parts below which no law can be seen: intervals are Student's."""
+"""The number of parts below which the law is not visible, so that intervals are Student's."""
 _LEAST_FREEDOM = 4.0
 LOW = 2.0
-"""The skewness of a sample is too small by about this over the parts that carry its spread."""
+"""The skewness of a sample is too small by about this number divided by the parts that carry its spread."""
 SQUARE = 1.5
-"""The skewness that a square of a mean has at least where four or more parts set it in one direction."""
+"""The least skewness of the square of a mean if at least four parts determine it in one direction."""
 LIKELY = 0.3
 """Looks at which an interval has errors of 17%: a signal whose own begins above 0 is likely there."""
 _LEAN = 0.4
-"""The skewness of a mean that is taken for granted at most."""
+"""The largest skewness of a mean that is assumed."""
 _GRID = np.linspace(0.0, 1.0, 1025)
 _PARTS = np.linspace(0.0, 1.0, 33)[1:, None]
 
 
 def student(freedom: float, looks: float = 1) -> float:
-    """Student's quantile of a 95% interval, its 5% split over the looks; infinite for no freedom.
+    """Student's quantile of a 95% interval, with the 5% split over looks; infinite for 0 degrees of freedom.
 
     With t = √ν tan a its density is cos(a)^(ν-1) in the angle a, which is added up.
 
@@ -53,17 +53,17 @@ def student(freedom: float, looks: float = 1) -> float:
 
 @dataclass(frozen=True)
 class Means:
-    """Means over parts, and the same without each part, for a jackknife.
+    """Means over parts, and means without each part, for a jackknife.
 
     Arguments:
         full: the means, (Q,).
-        without: the same without each part, (P, Q).
-        looks: which share the 5% of errors.
-        parts: what they are over, in words.
-        without_two: the same without two parts, (P, P, Q), whose diagonal is not read: errors then hold what
-            two parts make together, which of few parts may be most. None where it is not known.
-        tail: errors that the end away from 0 is off at least, of a law whose largest values no sample shows;
-            of each mean, (Q,), or one for all.
+        without: means without each part, (P, Q).
+        looks: number of looks that share the 5% of errors.
+        parts: word for the parts.
+        without_two: means without two parts, (P, P, Q), with an unused diagonal: errors then include the
+            joint effect of two parts, which may dominate if there are few parts. None if it is not known.
+        tail: least number of errors between the estimate and the end away from 0, for a law with largest
+            values that samples do not show; for each mean, (Q,), or one for all.
     """
 
     full: Array
@@ -74,11 +74,11 @@ class Means:
     tail: Array | float = 0.0
 
     def apply(self, function: Callable[[Array], Array], tail: Array | float | None = None) -> Means:
-        """The same of a function of the means; it maps (..., Q) to (..., Q').
+        """A function of the means, which maps (..., Q) to (..., Q').
 
         Arguments:
             function: of the means.
-            tail: that of its columns; the largest of these unless given.
+            tail: tail of its columns (default: the largest of the means).
         """
         two = self.without_two
         return replace(
@@ -90,19 +90,19 @@ class Means:
         )
 
     def estimate(self, place: int, skewness: float = -math.inf) -> Estimate:
-        """One of them, with its error and its interval (:meth:`interval`), and why an end is not known."""
+        """One of the means, with its error, its interval (:meth:`interval`), and why an end is unknown."""
         low, high = (float(end[place]) for end in self.interval(skewness))
         value, se = float(self.full[place]), float(self.se[place])
         return Estimate(value, se, low, high, self.carried(place))
 
     @property
     def tail_of_all(self) -> float:
-        """The largest tail of them."""
+        """The largest tail of the means."""
         return float(np.max(self.tail))
 
     @cached_property
     def influences(self) -> Array:
-        """The influence of each part on the estimates, about 0, (P, Q); NaN for one part."""
+        """The influence of each part on the estimates, with mean 0, (P, Q); NaN for one part."""
         count = len(self.without)
         if count < 2:
             return np.full_like(self.without, np.nan)
@@ -110,7 +110,7 @@ class Means:
 
     @cached_property
     def covariance(self) -> Array:
-        """Covariance of the estimates, (Q, Q), by the delete-one jackknife; NaN where there is one part."""
+        """The covariance of the estimates, (Q, Q), by the delete-one jackknife; NaN if there is one part."""
         count = len(self.without)
         alone: Array = self.influences.T @ self.influences / max(count * (count - 1), 1)
         if self.without_two is None or count < 4:
@@ -119,7 +119,8 @@ class Means:
         one = (count - 1) * (count - 2) * self.without
         both = count * (count - 1) * self.full - one[:, None] - one + both
         both[np.arange(count), np.arange(count)] = 0.0
-        # Less its mean, and what either part makes alone: twice the second term of Hoeffding's.
+        # Minus its mean and the effects of single parts, this is twice the second term of Hoeffding's
+        # decomposition.
         rows, pairs = both.sum(axis=1), count * (count - 1)
         own = (rows - rows.mean(axis=0)) / (count - 2)
         both -= rows.sum(axis=0) / pairs + own[:, None] + own
@@ -134,14 +135,16 @@ class Means:
 
     @cached_property
     def carriers(self) -> Array:
-        """How many parts carry the spread of each estimate, (Σd²)²/Σd⁴; 0 where there is none, (Q,)."""
+        """The effective number of parts that carry the spread of each estimate, (Σd²)²/Σd⁴, (Q,); 0 if there
+        is no spread.
+        """
         return shape_of(self.influences)[2]
 
     def interval(self, skewness: float = -math.inf) -> tuple[Array, Array]:
-        """95% intervals, at all looks together; ends that are not known are infinite.
+        """The 95% intervals, for all looks together; unknown ends are infinite.
 
         Arguments:
-            skewness: what that of a part is at least, whatever some parts show; of few less is taken.
+            skewness: lower bound of a part's skewness, independent of the sample; less is used for few parts.
         """
         count, se = len(self.without), self.se
         seen, freedom, carriers = shape_of(self.influences)
@@ -163,7 +166,7 @@ class Means:
         )
 
     def carried(self, place: int) -> str | None:
-        """Why an end of an interval is not known, in words; None where both are."""
+        """The reason for an unknown end of an interval, in words; None if both ends are known."""
         count, carriers = len(self.without), self.carriers[place]
         same = self.se[place] == 0 and self.full[place] != 0
         if same or not unseen(carriers, count):
@@ -195,7 +198,7 @@ def shape_of(influences: Array) -> tuple[Array, Array, Array]:
 
 
 def unseen(carriers: Array, count: int) -> NDArray[np.bool_]:
-    """Whether so few of the parts carry a spread that larger ones may not have been seen."""
+    """Whether so few parts carry the spread that larger ones may be unseen."""
     return (carriers < _CARRIERS) & ((count >= FEW) | (carriers == 0))
 
 
@@ -210,15 +213,15 @@ def _reach(width: Array, skewness: Array, count: int) -> Array:
 
 
 def means(columns: Array, looks: float = 1, parts: str = "prompts") -> Means:
-    """Means of columns (P, Q), a row for each part."""
-    # From the mean, so that columns that are all alike have no error at all.
+    """The means of columns (P, Q), with a row for each part."""
+    # The mean is subtracted first, so that constant columns have no error at all.
     mean, left = columns.mean(axis=0), len(columns) - 1
     without = mean - (columns - mean) / left if left else np.full_like(columns, np.nan)
     return Means(mean, without, looks, parts)
 
 
 def beside(*several: Means) -> Means:
-    """Means of the same parts, one after the other."""
+    """Means of the same parts, joined in one record."""
     twice = [each.without_two for each in several if each.without_two is not None]
     return replace(
         several[0],

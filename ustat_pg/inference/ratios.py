@@ -1,4 +1,4 @@
-"""Ratios of two means, ratios of such ratios, and how far two mean vectors point one way."""
+"""Ratios of two means, ratios of these ratios, and the cosine of two mean vectors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SQUARED_ANGLE = math.sqrt(8)
 
 
 def ratio(both: Means, denominator: Interval | None = None) -> Estimate:
-    """The first of two means over the second, infinite where that is not positive.
+    """The first of two means divided by the second, infinite if the second is not positive.
 
-    Its error is that of the delta method, its interval :func:`ratio_interval`.
+    Its error comes from the delta method, and its interval from :func:`ratio_interval`.
     """
     top, bottom = both.full.tolist()
     ends = ratio_interval(both, denominator)
@@ -39,8 +39,8 @@ def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval
 
     Arguments:
         both: numerator and denominator.
-        denominator: its interval, where another than that of a mean is known. The errors on each side
-            are then those of the two intervals (Donner and Zou, 2012).
+        denominator: its interval, if one other than that of a mean is known. The errors on each side then
+            come from the two intervals (Donner and Zou, 2012).
 
     >>> apart = np.array([[0.1, 0.1], [0.1, -0.1], [-0.1, 0.1], [-0.1, -0.1]])
     >>> low, high = ratio_interval(Means(np.array([6.0, 2.0]), [6.0, 2.0] + apart))
@@ -56,7 +56,7 @@ def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval
         down, up = (abs(float(end[0])) for end in apart.interval())
         size = float(apart.se[0])
         down, up = (end / size if size > 0 else 0.0 for end in (down, up))
-        # Either of the two may be larger than it looks.
+        # Each of the two may be larger than it looks.
         down, up = (max(end, both.tail_of_all / 2) for end in (down, up))
         below, above = (down * error, down * other), (up * error, up * other)
     else:
@@ -81,16 +81,16 @@ def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval
 
 
 def within(found: Estimate, ends: Interval) -> Estimate:
-    """An estimate with another interval, and a reason where an end of that is not known alone."""
+    """An estimate with another interval, and a reason if only an end of that interval is unknown."""
     known = math.isfinite(ends[0]) and math.isfinite(ends[1])
     reason = found.reason or "few carry it, and larger ones may be unseen"
     return replace(found, low=ends[0], high=ends[1], reason=None if known else reason)
 
 
 def log_ratio(first: Means, second: Means) -> Estimate:
-    """One ratio over another of the same parts, each of two columns, by paired logarithms.
+    """The quotient of two ratios of the same parts, each from two columns, by paired logarithms.
 
-    NaN where a column is not positive.
+    It is NaN if a column is not positive.
     """
 
     def logs(four: Array) -> Array:
@@ -112,8 +112,8 @@ def alignment(three: Means, first: bool, second: bool) -> tuple[Estimate, Estima
 
     Arguments:
         three: the means.
-        first, second: whether ‖u‖² and ‖v‖² are distinguishable from 0; where what divides is not, ends are
-            the least and the most that there can be.
+        first, second: whether ‖u‖² and ‖v‖² are distinguishable from 0; if a divisor is not, the ends are the
+            least and largest possible values.
     """
     return (
         _over(three, lambda c: c[..., 1] / c[..., 2], second, math.inf, -math.inf),
@@ -130,12 +130,12 @@ def alignment(three: Means, first: bool, second: bool) -> tuple[Estimate, Estima
 def _over(
     parts: Means, function: Callable[[Array], Array], known: bool, most: float, skewness: float
 ) -> Estimate:
-    """A ratio of at most ``most``; ``skewness`` is that of what it is below that, at least."""
+    """A ratio of at most ``most``; ``skewness`` is a lower bound of the skewness below that."""
     with np.errstate(invalid="ignore", divide="ignore"):
         below = parts.apply(lambda columns: -function(columns)[..., None]).estimate(0, skewness)
     found = replace(below, value=-below.value, low=-below.high, high=-below.low)
     if found.se <= DERIVED:
-        # The same vectors, or multiples of them.
+        # The vectors are equal, or multiples of each other.
         return replace(found, low=found.value, high=found.value, reason=None)
     if not known:
         reason = "a gradient is not distinguishable from 0"

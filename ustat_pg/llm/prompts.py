@@ -1,10 +1,10 @@
 """Prompts and tasks: questions to a model, and the verifier that rewards its answers.
 
 A verifier has the signature of TRL's reward functions: it is called with keyword arguments
-``prompts``, ``completions``, ``completion_ids`` where they are known, and every column of the prompt
-as a list with one entry for each completion, and returns one number for each. So one function serves
-here and in a TRL trainer. Verifiers are found by name, and distinguished by the source of the function.
-Tasks are loaded by :func:`ustat_pg.llm.tasks.named.load_task`.
+``prompts``, ``completions``, ``completion_ids`` if they are known, and every column of the prompt as a list
+with one entry for each completion, and returns one number for each. So one function works here and in a TRL
+trainer. Verifiers are found by name and identified by the source of the function. Tasks are loaded by
+:func:`ustat_pg.llm.tasks.named.load_task`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Text = str | list[dict[str, str]]
 Verifier = Callable[..., Sequence[float]]
 
 RESERVED = ("prompt", "prompts", "completion", "completions", "completion_ids")
-"""Names that a verifier is called with, so that no column may have them."""
+"""Keyword arguments of verifiers, which columns must not use as names."""
 
 
 class VerifierError(InputError):
-    """A verifier raised an error; the message names the prompt. Other prompts are not concerned."""
+    """A verifier raised an error; the message names the prompt. Other prompts are not affected."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _messages(text: Any) -> bool:
 
 @dataclass(frozen=True)
 class Task:
-    """Prompts, their verifier, and how many tokens an answer may have.
+    """Prompts, their verifier, and the largest number of tokens of an answer.
 
     >>> def last_word(prompts, completions, answer, **columns):
     ...     return [float(c.split()[-1] == a) for c, a in zip(completions, answer)]
@@ -112,8 +112,8 @@ class Task:
     ) -> NDArray[np.float64]:
         """The verifier's rewards of N completions of one of the task's prompts, (N,).
 
-        A prompt of messages gets its completions as messages too, as in TRL. A verifier without
-        ``**columns`` is given the arguments that it names and no more.
+        A prompt of messages gets its completions as messages too, as in TRL. A verifier without ``**columns``
+        gets only the arguments that it names.
         """
         count = len(texts)
         arguments: dict[str, list[Any]] = {
@@ -217,7 +217,7 @@ def load_verifier(name: str | Verifier) -> Verifier:
 
 def _module(name: str) -> Any:
     if name.endswith(".py"):
-        # By its path, which tells two files of one name apart, and a file from a module of its name.
+        # The path separates two files with the same name, and a file from a module with its name.
         path = str(Path(name).resolve())
         spec = importlib.util.spec_from_file_location(path, path)
         assert spec is not None
@@ -232,13 +232,13 @@ def _module(name: str) -> Any:
 
 
 def function_name(function: Any) -> str:
-    """A function's module and name; of a module loaded from a file by its path, this path."""
+    """A function's module and name; for a module loaded from a file, the file's path."""
     inner = _defined(function)
     return f"{getattr(inner, '__module__', '')}:{getattr(inner, '__qualname__', '')}"
 
 
 def _defined(function: Any) -> Any:
-    """The function or class whose source a callable runs."""
+    """The function or class with the source of a callable."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -247,7 +247,7 @@ def _defined(function: Any) -> Any:
 
 
 def source_digest(function: Any) -> str:
-    """A hash of the file that a function is defined in; of its name where there is no such file."""
+    """A hash of the file that defines a function; of its name if there is no such file."""
     inner, source = _defined(function), function_name(function).encode()
     # A notebook's functions have a source without a file.
     with suppress(OSError, TypeError):
@@ -262,7 +262,7 @@ def source_digest(function: Any) -> str:
 
 
 def verified_by(prompt: Prompt, source: str) -> str:
-    """A hash of all that a prompt's rewards depend on besides its completions."""
+    """A hash of everything that determines a prompt's rewards, except its completions."""
     parts = [prompt.text, sorted(prompt.columns.items(), key=lambda item: item[0]), source]
     text = json.dumps(parts, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Episodes that take turns, as a list: what problems with turns produce and predictions read."""
+"""Lists of episodes with turns, which problems with turns produce and predictions read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .record import TokenOutcomes
 
 @record()
 class Episodes:
-    """The list of what can happen: E episodes of at most T turns, with d parameters.
+    """The list of all possible episodes: E episodes of at most T turns, with d parameters.
 
     Arguments:
-        probs: of each, (E,); they sum to 1.
-        starts: number of the state that each begins in, its prompt, (E,).
+        probs: probability of each, (E,); they sum to 1.
+        starts: number of each episode's first state, its prompt, (E,).
         rewards: rₜ, (E, T), 0 past the end.
         reached: whether the episode has turn t, (E, T).
-        states: the state that turn t is taken in, (E, T), -1 past the end.
+        states: state of turn t, (E, T), -1 past the end.
         scores: sₜ = ∇ log π(action | state), (E, T, d), 0 past the end.
     """
 
@@ -44,7 +44,7 @@ class Episodes:
         return self.scores.shape[2]
 
     def prompts(self) -> Iterator[tuple[float, Episodes]]:
-        """The chance of each prompt, and its episodes with their probabilities given it."""
+        """The probability of each prompt, and its episodes with their conditional probabilities."""
         kinds = np.unique(self.starts)
         if len(kinds) == 1:
             # Scores may be large: no copy.
@@ -68,7 +68,7 @@ class Episodes:
 
     @classmethod
     def of_tokens(cls, outcomes: TokenOutcomes) -> Episodes:
-        """Outputs as episodes whose turns are tokens, with the reward at the last one.
+        """Outputs as episodes with tokens as turns, and the reward at the last token.
 
         Arguments:
             outcomes: all outputs of a problem, of :func:`~ustat_pg.problems.token_outcomes`.
@@ -95,7 +95,7 @@ class Episodes:
 
 
 class HasEpisodes(Protocol):
-    """A problem whose episodes are listed, at the parameters that it is at."""
+    """A problem that can list its episodes, at its current parameters."""
 
     @property
     def episodes(self) -> Episodes:
@@ -103,7 +103,7 @@ class HasEpisodes(Protocol):
 
 
 def episodes_of(problem: Episodes | HasEpisodes) -> Episodes:
-    """The episodes of a problem; a list of them is left as it is.
+    """The episodes of a problem; a list of episodes is returned unchanged.
 
     >>> episodes_of(0.5)
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""The record that every problem produces and that predictions read.
+"""The record of moments that every problem produces and predictions read.
 
-Bandits enumerate it; a later problem may estimate it. Predictions take nothing else, so whatever
-can fill this record gets every prediction of the library.
+Bandits enumerate it; other problems may estimate it. Predictions read nothing else, so every problem that
+fills this record gets all predictions of the library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @record()
 class ContextMatrices:
-    """Matrix moments of one context: what a covariance needs and an MSE does not.
+    """Matrix moments of one context, which a covariance needs but an MSE does not.
 
     Arguments:
         fisher: F(x) = E[s sᵀ | x], (d, d).
@@ -47,11 +47,11 @@ class ContextMatrices:
 
 
 def _traces_only() -> Iterator[ContextMatrices]:
-    raise InputError("these moments hold traces only: a covariance needs their matrices")
+    raise InputError("these moments have only traces, but a covariance needs their matrices")
 
 
 def _no_gradients(weights: Array) -> Array:
-    raise InputError("these moments hold no gradients of prompts")
+    raise InputError("these moments have no gradients of prompts")
 
 
 def least_baseline(value: Any, cross: Any, fisher: Any) -> Any:
@@ -70,15 +70,15 @@ class Moments:
         value: V(x) = E[z | x].
         reward_variance: σ²(x) = Var(z | x).
         fisher_trace: tr F(x) = E[‖s‖² | x].
-        norm_advantage: E[‖s‖² a | x], a = z - V(x): zero where Assumption 2 holds for this reward.
+        norm_advantage: E[‖s‖² a | x], a = z - V(x); zero if Assumption 2 holds for this reward.
         norm_squared_advantage: τ(x) = E[‖s‖² a² | x].
         gradient_sq: ‖g(x)‖², g(x) = E[s z | x].
         mean_gradient_sq: ‖g‖², g = E g(X) = ∇J (a number).
         reward_range: the least and the greatest reward possible.
-        matrices: called without arguments, yields one :class:`ContextMatrices` per context; refused
-            where only traces are known.
-        weighted_gradient: called with weights w(x), (X,), gives E w(X) g(X), (d,); refused where
-            it is not known.
+        matrices: function without arguments that yields one :class:`ContextMatrices` per context; an error if
+            only traces are known.
+        weighted_gradient: function of weights w(x), (X,), that returns E w(X) g(X), (d,); an error if it is
+            not known.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -117,7 +117,7 @@ class Moments:
     def optimal_baseline(self) -> Array:
         """b*(x) = E[‖s‖² z | x] / E[‖s‖² | x], the minimum-variance baseline, (X,).
 
-        Where every score is zero any baseline is as good: V(x) is taken.
+        If every score is zero, all baselines are equally good, and V(x) is used.
         """
         moving = self.fisher_trace > 0
         trace = np.where(moving, self.fisher_trace, 1.0)
@@ -131,9 +131,9 @@ class Moments:
         return float(mean @ mean), float(mean @ self.weighted_gradient(np.ones(len(self))))
 
     def at(self, context: int) -> Moments:
-        """Moments of the problem that asks the one prompt ``context`` and no other."""
+        """The moments of the problem with ``context`` as its only prompt."""
         if integer("context", context, 0) >= len(self):
-            raise InputError(f"context {context} is not there: contexts are 0 to {len(self) - 1}")
+            raise InputError(f"context {context} does not exist: contexts are 0 to {len(self) - 1}")
         rows = {
             name: values[context : context + 1]
             for name, values in vars(self).items()
@@ -148,14 +148,14 @@ class Moments:
 
 
 class HasMoments(Protocol):
-    """A problem with moments, at the parameters that it is at."""
+    """A problem with moments, at its current parameters."""
 
     def moments(self) -> Moments:
         """The record."""
 
 
 def moments_of(known: Moments | HasMoments) -> Moments:
-    """The moments of a problem; moments themselves are left as they are.
+    """The moments of a problem; moments are returned unchanged.
 
     >>> moments_of(0.5)
     Traceback (most recent call last):
@@ -174,7 +174,7 @@ def moments_of(known: Moments | HasMoments) -> Moments:
 def takes_problems(
     function: Callable[Concatenate[Moments, P], T],
 ) -> Callable[Concatenate[Moments | HasMoments, P], T]:
-    """A function of moments, which takes a problem in their place."""
+    """A function of moments that also accepts a problem."""
 
     @wraps(function)
     def taking(moments: Moments | HasMoments, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -197,19 +197,19 @@ class _Outputs:
 
 @record()
 class WeightedOutcomes(_Outputs):
-    """All outputs of a problem of weighted scores u, whose mean need not be 0; rewards 0 and 1.
+    """All outputs of a problem with weighted scores u, whose mean need not be 0; rewards 0 and 1.
 
     A penalty v, where there is one, is added to an estimate as (1/G) Σᵢ vᵢ, without an advantage.
     The advantage's sign may choose between two tables: u⁺ of successes and u⁻ of failures.
 
     Arguments:
         context_probs: ρ(x), (X,).
-        probs: of the policy that draws, (X, K).
+        probs: probabilities under the sampling policy, (X, K).
         rewards: E[z | x, k], (X, K).
         scores: u⁺, (X, K, d).
-        targets: what the mean estimate of each context is to be near, (X, d).
-        lost_scores: u⁻, (X, K, d), where it differs.
-        penalty: v, (X, K, d); none unless given.
+        targets: target of the mean estimate of each context, (X, d).
+        lost_scores: u⁻, (X, K, d), if it differs.
+        penalty: v, (X, K, d) (default: none).
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -223,7 +223,7 @@ class WeightedOutcomes(_Outputs):
 
 @record()
 class TokenOutcomes(_Outputs):
-    """All outputs of a token problem, token by token, under the policy that draws and the policy now.
+    """All outputs of a token problem, token by token, under the sampling policy and the current policy.
 
     Arguments:
         context_probs: ρ(x), (X,).
@@ -261,7 +261,7 @@ class LengthMoments:
 
     Arguments:
         context_probs: ρ(x), (X,).
-        lengths: the lengths that there are, at least 1, (L,).
+        lengths: lengths that occur, at least 1, (L,).
         probs: P(|y| = l | x), (X, L).
         rewards: E[z 1{|y| = l} | x], (X, L).
         scores: E[s 1{|y| = l} | x], (X, L, d).
@@ -278,12 +278,12 @@ class LengthMoments:
 
 @record()
 class SurvivorMoments:
-    """Moments of the outputs that are left where each survives with a chance of its own.
+    """Moments of the surviving outputs, if each survives with its own probability.
 
     Arguments:
-        moments: of the survivors' law, scores about their mean there.
-        kept: the chance that an output survives, E h, (X,).
-        lone_means: E[s z] of survivors, scores as they are, (X, d): what a raw reward adds.
+        moments: moments of the survivors' law, with scores centred at their mean.
+        kept: probability that an output survives, E h, (X,).
+        lone_means: E[s z] of survivors with uncentred scores, (X, d), the part of a raw reward.
         lone_squares: E[‖s‖² z²] of survivors, (X,).
         target: ∇J of all outputs, (d,).
     """

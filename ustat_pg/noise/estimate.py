@@ -324,9 +324,7 @@ def _given(values: Sequence[Any]) -> bool:
 
 
 def around(size: float) -> float:
-    """1/(G-1)², the relative excess of a pair within a centred group over a pair from two groups of a
-    prompt.
-    """
+    """1/(G-1)², the relative excess of a pair within a centred group over a pair from two groups."""
     return 1 / (size - 1) ** 2 if size > 1 else 0.0
 
 
@@ -406,9 +404,7 @@ def estimate_noise(
 
 
 def _with_pairs(parts: Means, both: Means, lagged: Lagged, law: Law) -> tuple[Means, Estimate, int]:
-    """Noise and signal including pairs of steps, the mean product of these pairs, and the number of used
-    pairs.
-    """
+    """Noise and signal with pairs of steps, the mean product of these pairs, and the number of used pairs."""
     if law.population is not None:
         lagged = _of_epochs(parts.full, lagged, law)
     sums, pairs = line_sums(lagged)
@@ -447,9 +443,7 @@ class Law:
         return np.asarray(gamma + (known - gamma) / self.population)
 
     def slack(self, sums: Array) -> float:
-        """The largest distance of the signal above γ if β is unknown: c is at most E‖·‖² of a group's
-        mean.
-        """
+        """The largest excess of the signal over γ if β is unknown: c is at most E‖·‖² of a group's mean."""
         beta, gamma = _slopes(sums)
         if self.population is None or self.size < 2 or np.isfinite(beta):
             return 0.0
@@ -558,9 +552,7 @@ def _three(sums: Array) -> tuple[Array, Array, Array]:
 
 
 def _within(sums: Array, law: Law) -> Array:
-    """The signal from pairs within steps, and its weight relative to a product of two steps, which is n² for
-    pure noise.
-    """
+    """The signal from pairs within steps, and its weight relative to a product of two (n² for noise)."""
     gamma, (nn, no, oo, *_) = law.signal(*_slopes(sums)), Sums.of(sums)
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = np.where(nn > 0, oo - no**2 / np.where(nn > 0, nn, 1.0), oo) / 2

@@ -162,9 +162,7 @@ def line_sums(lagged: Lagged) -> tuple[Means, Array]:
 
 
 def height(sums: Array) -> tuple[Array, Array]:
-    """The weight and weighted value of a line's height at x = 0; both are 0 if the pairs do not determine
-    it.
-    """
+    """The weight and weighted value of a line's height at x = 0; both 0 if pairs do not determine it."""
     a, ax, axx, ay, axy = np.moveaxis(sums, -1, 0)
     along = np.divide(ax, axx, out=np.zeros_like(ax), where=axx > 0)
     weight = a - along * ax

@@ -79,9 +79,8 @@ class Layers:
             for place, make in by_place.items():
                 if isinstance(make, Matrix | Table) and len(self._shapes[place]) != 2:
                     raise InputError(
-                        f"{self._names[place]} is a matrix and has shape "
-                        f"{tuple(self._shapes[place])} on this process: the only known sharding "
-                        f"is that of FSDP2"
+                        f"{self._names[place]} is a matrix and has shape {tuple(self._shapes[place])} on "
+                        "this process: the only known sharding is that of FSDP2"
                     )
             if by_place:
                 register = partial(module.register_forward_hook, with_kwargs=True)

@@ -61,7 +61,7 @@ class NoiseMeter:
     averaged over processes, as DDP and FSDP do.
 
     Steps of one micro-batch or of one prompt have no pair that separates signal from noise. Two such steps in
-        a row are measured as one, by pairs between them: the signal is then that of neighbouring steps.
+    a row are measured as one, by pairs between them: the signal is then that of neighbouring steps.
 
     A failure of the meter gives one warning, never an error in the loop: the meter is then off, on all
         processes from that step on, and its hooks are removed. :meth:`estimate` still returns the results so
@@ -339,9 +339,7 @@ class NoiseMeter:
         return sketches, groups, given, broken, moved, self._ever
 
     def _merged(self, everything: list[Any]) -> tuple[Any, ...]:
-        """The parts of all processes; sharded gradients are summed, whole gradients count as separate
-        micro-batches.
-        """
+        """The parts of all processes: sharded gradients are summed, whole ones are separate micro-batches."""
         sketches, groups, given, broken, moved, ever = zip(*everything, strict=True)
         self._ever = any(ever)
         reason = next(filter(None, broken), "")
@@ -388,9 +386,8 @@ class NoiseMeter:
             raise InputError(f"{few} (a step is left out: {self.left_out})")
         if self._once and not self._reduced:
             raise InputError(
-                "gradients are sharded and reduced only at the last micro-batch of a step, so "
-                "the others are not seen: give the meter the model itself, or reduce at every "
-                "pass"
+                "gradients are sharded and reduced only at the last micro-batch of a step, so the others are "
+                "not seen: give the meter the model itself, or reduce at every pass"
             )
         # The record, the alarm and the sentence use the same estimate.
         asked = self._taken.taken, self.leave_one_out

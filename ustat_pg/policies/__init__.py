@@ -1,4 +1,4 @@
-"""Policies: what turns parameters and a context into probabilities and scores."""
+"""Policies, which map parameters and a context to probabilities and scores."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
     "TabulatedPolicy",
     "WeightedScores",
 ]
-"""``TransformerPolicy`` is here too, but not in a star import: it needs torch."""
+"""``TransformerPolicy`` is here too, but not in a star import, because it needs torch."""
 
 
 def __getattr__(name: str) -> Any:
-    # Late: torch takes seconds to import, and the library works without it.
+    # The import is late, because torch takes seconds to import and the library works without it.
     if name != "TransformerPolicy":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("torch") is None:

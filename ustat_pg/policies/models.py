@@ -1,9 +1,9 @@
-"""Policies as differentiable functions of a flat parameter vector: what the torch engines run on.
+"""Policies as differentiable functions of a flat parameter vector, for the torch engines.
 
-A policy writes an output token by token, and a bandit's policy an output of one token. A
-:class:`Model` gives the log-probabilities of the next token after each prefix; all else is made of
-those. Its methods take θ (d,) and nothing in them depends on values, so that ``torch.func`` may
-differentiate them and run many stacked parameters at once. This module needs torch.
+A policy writes an output token by token, and a bandit's policy writes one token. A :class:`Model` gives the
+log-probabilities of the next token after each prefix, and everything else follows from these. Its methods
+take θ (d,) and do not branch on values, so ``torch.func`` can differentiate them and run many stacked
+parameters at once. This module needs torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .transformer import TransformerPolicy
 class Model(ABC):
     """A policy on a device, as functions of θ.
 
-    Prompts of different lengths stand in one batch, in any order.
+    A batch may have prompts of different lengths, in any order.
     """
 
     def __init__(self, policy: SoftmaxPolicy, space: OutputSpace, device: torch.device) -> None:
@@ -56,7 +56,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def activity(self) -> int:
-        """About how many numbers a gradient keeps for each output."""
+        """The approximate number of values that a gradient keeps for each output."""
 
     def theta(self) -> Tensor:
         """The policy's own parameters, a new tensor (d,)."""
@@ -99,7 +99,7 @@ class Model(ABC):
 
 
 class _Transformer(Model):
-    """Sequences are padded at their end, where causal attention does not look from before."""
+    """Sequences are padded at their end, which causal attention does not see from earlier positions."""
 
     policy: TransformerPolicy
 
@@ -159,7 +159,7 @@ class _Prefix(Model):
         number = torch.zeros_like(contexts)
         numbers = [number]
         for t in range(self.space.length - 1):
-            # What stands after the end is read as some prefix, as promised.
+            # Positions after the end are read as some prefix.
             number = number * v + tokens[:, t].clamp(0, v - 1)
             numbers.append(number)
         nodes = torch.stack(numbers, dim=-1) + self._offsets
@@ -169,7 +169,7 @@ class _Prefix(Model):
 
 
 class _Bandit(Model):
-    """Policies of one token, whose logits are linear in θ but for an offset and bends."""
+    """Policies of one token with logits that are linear in θ, plus an offset and bends."""
 
     def __init__(self, policy: SoftmaxPolicy, device: torch.device) -> None:
         contexts, arms = policy.logits.shape
@@ -197,7 +197,7 @@ class _Bandit(Model):
 
 
 def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
-    """The policy that has parameters to differentiate: itself, or what its tables were made of."""
+    """The policy with differentiable parameters: itself, or the source of its tables."""
     if isinstance(policy, TabulatedPolicy):
         if policy.source is None:
             raise InputError(

@@ -32,9 +32,9 @@ class TransformerShape:
     """The sizes of a :class:`CausalTransformer`.
 
     Arguments:
-        inputs: tokens it can read, without the begin token.
-        choices: tokens it can write.
-        positions: the longest sequence it reads, begin token included.
+        inputs: number of tokens that it can read, without the begin token.
+        choices: number of tokens that it can write.
+        positions: longest sequence that it reads, including the begin token.
         width: length of a position's vector, a multiple of ``heads``.
         layers: number of attention and feed-forward pairs.
         heads: number of heads of the attention.
@@ -74,7 +74,9 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, later: Tensor) -> Tensor:
-        """The layer's outputs at every place; ``later`` marks the places that a place must not see."""
+        """The layer's outputs at every position; ``later`` marks the positions that a position must not
+        see.
+        """
         width = x.shape[-1] // self.heads
         parts = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, width))
         query, key, value = parts.movedim(-3, 0).transpose(-2, -3).unbind(0)
@@ -87,8 +89,8 @@ class Layer(nn.Module):
 class CausalTransformer(nn.Module):
     """Logits of the next token after each position: tokens (..., n) to (..., n, choices).
 
-    Nothing in it depends on values, so that it may be called under ``torch.func`` with parameters
-    of many runs stacked.
+    It does not branch on values, so it may be called under ``torch.func`` with stacked parameters of many
+    runs.
     """
 
     def __init__(self, shape: TransformerShape) -> None:
@@ -113,6 +115,6 @@ class CausalTransformer(nn.Module):
 
 @cache
 def blank(shape: TransformerShape) -> CausalTransformer:
-    """The network without values: parameters are always passed in."""
+    """The network without parameter values, which are always passed in."""
     with torch.device("meta"):
         return CausalTransformer(shape)

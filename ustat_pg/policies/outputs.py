@@ -1,4 +1,4 @@
-"""The outputs of a vocabulary, all listed, with the prefixes that they pass."""
+"""The list of all outputs of a vocabulary, with the prefixes that they pass."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["OutputSpace"]
 Integers = NDArray[np.int64]
 
 MOST_OUTPUTS = 100_000
-"""Outputs that are still listed."""
+"""The largest number of outputs in a list."""
 
 PAD = -1
-"""Stands after the last token of an output that is shorter than others."""
+"""The padding after the last token of a shorter output."""
 
 
 def require_prompts(name: str, value: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -35,17 +35,17 @@ def require_prompts(name: str, value: Iterable[Sequence[int]]) -> tuple[tuple[in
 class OutputSpace:
     """All outputs of a vocabulary: of one length, or up to a length with an end token.
 
-    With an end token, outputs of fewer than ``length`` tokens are closed by it, and those of
-    ``length`` tokens are cut there: Σ_{j <= length} v^j outputs. Without one there are v^length. The
+    With an end token, outputs of fewer than ``length`` tokens end with it, and outputs of ``length`` tokens
+    are cut there: Σ_{j <= length} v^j outputs. Without an end token there are v^length. The
     end token is number v. Outputs are in order of length, then of their digits.
 
     Arguments:
         vocabulary: v, the number of tokens, without the end token.
-        length: the most tokens in an output.
+        length: largest number of tokens in an output.
         end: whether there is an end token.
 
     Raises:
-        InputError: a size that is not a positive whole number, or more than 100,000 outputs.
+        InputError: a size is not a positive whole number, or there are more than 100,000 outputs.
 
     >>> OutputSpace(2, 2, end=True).outputs
     array([[ 2, -1], [ 0,  2], [ 1,  2], [ 0,  0], [ 0,  1], [ 1,  0], [ 1,  1]])
@@ -72,7 +72,7 @@ class OutputSpace:
 
     @property
     def symbols(self) -> int:
-        """Choices at each step: v, and one more with an end token."""
+        """The number of choices at each step: v, or v + 1 with an end token."""
         return self.vocabulary + self.end
 
     @cached_property
@@ -160,7 +160,7 @@ class OutputSpace:
 
     @cached_property
     def over_outputs(self) -> tuple[csr_array, csr_array]:
-        """What adds up numbers of outputs by choice, (N A, K), and by prefix, (N, K)."""
+        """The matrices that add up values of outputs by choice, (N A, K), and by prefix, (N, K)."""
         return csr_array(self.choices.T), csr_array(self.visits.T)
 
     def along(self, per_choice: Array) -> Array:
@@ -170,8 +170,8 @@ class OutputSpace:
     def by_token(self, log_probs: Array, scores: Array | None = None) -> tuple[Array, Array | None]:
         """Log-probabilities and scores token by token, of any policy over the outputs.
 
-        A prefix has the probability of all outputs that pass it, and its score is their mean score:
-        what a token adds to either is its own.
+        A prefix has the probability of all outputs that pass it, and its score is their mean score; a token
+        has the differences of both.
 
         Arguments:
             log_probs: log π(k), (K,).

@@ -4,9 +4,9 @@ With logits linear in the parameters, logit(x, k) = ⟨φ(x, k), θ⟩, the scor
 
     s(x, k) = φ(x, k) - Σⱼ π(j | x) φ(x, j).
 
-The three parametrisations differ in φ alone. Tabular is φ(x, k) = e_{(x, k)}; the shared form is
-φ(x, k) = φ(x) ⊗ e_k, one weight vector per arm; both are kept as products, so that d may be in the
-thousands while an inner product of scores costs K multiplications.
+The three parametrisations differ only in φ. Tabular is φ(x, k) = e_{(x, k)}; the shared form is φ(x, k) =
+φ(x) ⊗ e_k, one weight vector per arm; both are stored as products, so d may be in the thousands although an
+inner product of scores costs K multiplications.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..validation import Array, InputError, field, finite_array, frozen, record
 from .outputs import OutputSpace
 
 GRAM_BYTES = 2**30
-"""Inner products of all pairs of outputs are refused above this size."""
+"""The largest size of the inner products of all pairs of outputs."""
 
 
 def require_gram_size(outputs: int) -> None:
-    """Refuse a table of all pairs of outputs that would not fit, and say how large it is."""
+    """Raise an error with the size if a table of all pairs of outputs does not fit in memory."""
     if 8 * outputs**2 > GRAM_BYTES:
         raise InputError(
             f"inner products of all pairs of {outputs} outputs need {8 * outputs**2 / 2**30:.1f} "
@@ -36,7 +36,7 @@ def require_gram_size(outputs: int) -> None:
 
 
 def require_scores_size(outputs: int, parameters: int, limit: int = GRAM_BYTES) -> None:
-    """Refuse a table of all scores that would not fit, and say how large it is."""
+    """Raise an error with the size if a table of all scores does not fit in memory."""
     if 8 * outputs * parameters > limit:
         raise InputError(
             f"scores of {outputs} outputs in {parameters} parameters need "
@@ -62,17 +62,17 @@ class SoftmaxPolicy(ABC):
     """A softmax policy at fixed parameters, over X contexts and K arms."""
 
     in_files: ClassVar[bool] = False
-    """Whether a problem file holds the policy, as its :meth:`arrays`."""
+    """Whether a problem file can store the policy, as its :meth:`arrays`."""
     bends: Array | None = None
-    """ψ(x, k), (X, K, d), where logits are quadratic in θ; None where they are linear."""
+    """ψ(x, k), (X, K, d), if logits are quadratic in θ; None if they are linear."""
     space: OutputSpace | None = None
     """The outputs of a policy over token sequences."""
     prompts: tuple[tuple[int, ...], ...] | None = None
-    """The prompts that a policy reads, where it does."""
+    """The prompts that a policy reads, if any."""
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
-        """The arrays that name this policy."""
+        """The arrays that identify this policy."""
 
     @property
     @abstractmethod
@@ -85,13 +85,13 @@ class SoftmaxPolicy(ABC):
         """The parameters, (d,)."""
 
     def tabulated(self, memory: int | None = None) -> SoftmaxPolicy:
-        """The policy as engines read its scores one by one: itself, or tables of at most ``memory``
-        bytes where a score takes long to compute.
+        """The policy for engines that read scores one by one: itself, or tables of at most ``memory`` bytes
+        if a score takes long to compute.
         """
         return self
 
     def reduced(self) -> SoftmaxPolicy:
-        """The policy with its scores in coordinates of their own span, where they are a table."""
+        """The policy with scores in coordinates of their span, if they are a table."""
         return self
 
     def curvature(self, weights: Array, context_probs: Array) -> Array:
@@ -139,7 +139,7 @@ class SoftmaxPolicy(ABC):
     def diameters(self, possible: NDArray[np.bool_]) -> Array:
         """The greatest distance of two scores of possible arms (X, K), or a bound: (X,).
 
-        Where all pairs do not fit in memory it is twice the longest score.
+        If all pairs do not fit in memory, it is twice the longest score.
         """
         out = np.zeros(len(possible))
         for x, arms in enumerate(possible):
@@ -175,8 +175,8 @@ class SoftmaxPolicy(ABC):
 
     @property
     def feature_norm(self) -> float:
-        """The longest feature vector, what a score is a difference of; the longest score of a table
-        or a network, which do not say.
+        """The longest feature vector, because scores are differences of features; for a table or a network,
+        the longest score.
         """
         return float(np.sqrt(self.squared_norms.max())) or 1.0
 
@@ -219,7 +219,7 @@ class _OneVectorAnArm(SoftmaxPolicy):
 
 
 class ScoreTable(SoftmaxPolicy):
-    """A policy that holds the scores of all arms in a table, and answers from it."""
+    """A policy with a table of all arms' scores, which answers from it."""
 
     # A property in some classes and a field in others, which attrs could not set over a property.
     if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""Tables of probabilities and scores: what any policy with few enough outputs is at fixed parameters.
+"""Tables of probabilities and scores, a form of any policy with few outputs at fixed parameters.
 
-Engines and moments read a policy through its probabilities and through inner products of its
-scores. A network, a program or a file that yields the two is a policy here, with no formula for its
-logits needed.
+Engines and moments use only a policy's probabilities and inner products of its scores. So a network, a
+program or a file that gives both is a policy here, without a formula for logits.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class _Table(ScoreTable):
         return self.all_scores[context]
 
     def _require_law(self, name: str) -> None:
-        """Refuse tables of other shapes than one another's, and probabilities that do not sum to 1."""
+        """Raise an error if tables have different shapes, or probabilities do not sum to 1."""
         logs, shape = self.log_probs, self.all_scores.shape
         if shape[:2] != logs.shape:
             raise InputError(
@@ -52,7 +51,7 @@ class _Table(ScoreTable):
             )
 
     def _origin_of(self, contexts: NDArray[np.intp]) -> dict[str, Array] | None:
-        """What names the table of some contexts."""
+        """The arrays that identify the table of some contexts."""
         if self.origin is None:
             return None
         chosen = np.append(self.origin.get("contexts", []), [-1, *contexts])
@@ -63,19 +62,19 @@ class _Table(ScoreTable):
 class TabulatedPolicy(_Table):
     """A policy at fixed parameters, as tables of log-probabilities and scores.
 
-    Probabilities are made to sum to 1 and scores to have mean 0, E[s | x] = 0, exactly.
+    Probabilities are corrected to sum exactly to 1, and scores to have mean exactly 0, E[s | x] = 0.
 
     Arguments:
         log_probs: log π(k | x), (X, K).
         all_scores: s(x, k), (X, K, d).
-        parameters: θ (d,) at which the tables hold; None where they have no parameters of their own.
-        source: the policy that the tables were made of; it serves other parameters.
-        origin: arrays that name the policy where the last bits of its tables depend on the
-            machine that made them; None to be named by the tables themselves.
+        parameters: θ (d,) of the tables; None if they have no parameters.
+        source: policy from which the tables were made; it is used at other parameters.
+        origin: arrays that identify the policy if the last bits of its tables depend on the machine; None to
+            use the tables themselves.
 
     Raises:
-        InputError: shapes that do not match, entries that are not finite, probabilities that do
-            not sum to 1, or scores whose mean is not 0.
+        InputError: shapes do not match, entries are not finite, probabilities do not sum to 1, or the mean of
+            scores is not 0.
 
     >>> policy = TabulatedPolicy(np.log([[0.25, 0.75]]), [[[0.75], [-0.25]]])
     >>> policy.probs, policy.squared_norms
@@ -93,7 +92,7 @@ class TabulatedPolicy(_Table):
         scores = self.all_scores
         mean = np.einsum("xk,xkd->xd", self.probs, scores)
         longest = np.sqrt(np.einsum("xkd,xkd->xk", scores, scores).max(axis=1))
-        # Where every score is rounding, so is their mean: there is nothing to compare it with.
+        # If all scores are rounding noise, so is their mean, and there is nothing to compare it with.
         share = np.linalg.norm(mean, axis=1) / np.maximum(longest, 1e-30)
         if ((share > GIVEN) & (longest > GIVEN)).any():
             x = int((share * (longest > GIVEN)).argmax())
@@ -113,8 +112,8 @@ class TabulatedPolicy(_Table):
     def reduced(self) -> TabulatedPolicy:
         """The policy with at most X K parameters: scores in coordinates of their own span.
 
-        All inner products are kept to rounding. A parameter vector has no meaning there. The table is the
-        square root of the Gram matrix S Sᵀ of all scores S (X K, d), which alone decides it, whatever the
+        All inner products stay the same up to rounding. A parameter vector has no meaning there. The table is
+        the square root of the Gram matrix S Sᵀ of all scores S (X K, d), which alone decides it, whatever the
         rank: rounding moves no coordinate by more than itself.
         """
         contexts, arms, d = self.all_scores.shape
@@ -141,11 +140,11 @@ class TabulatedPolicy(_Table):
         return self.parameters
 
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
-        """The policy that the tables were made of, at other parameters."""
+        """The source of the tables, at other parameters."""
         if self.source is None:
             raise InputError(
-                "a table of probabilities and scores holds at its own parameters only: ask the "
-                "policy that it was made of"
+                "a table of probabilities and scores is valid only at its own parameters: use "
+                "the policy from which it was made"
             )
         return self.source.with_theta(theta)
 
@@ -168,13 +167,13 @@ class TabulatedPolicy(_Table):
 
 @record()
 class WeightedScores(_Table):
-    """Probabilities of a policy with a table of any vectors in place of its scores.
+    """Probabilities of a policy with a table of any vectors instead of its scores.
 
-    What estimates sum may be no score: ∇ log π times an importance ratio, clipped or not, or times a
-    weight by length. The table's mean under the probabilities need not be 0.
+    Estimates may sum vectors that are not scores: ∇ log π times an importance ratio, clipped or not, or times
+        a weight by length. The table's mean under the probabilities need not be 0.
 
     Arguments:
-        log_probs: log π(k | x) of the policy that draws, (X, K).
+        log_probs: log π(k | x) of the sampling policy, (X, K).
         all_scores: u(x, k), (X, K, d).
         origin: arrays that name the tables where their last bits depend on the machine; None to be
             named by the tables themselves.
@@ -200,8 +199,8 @@ class WeightedScores(_Table):
         return np.zeros(self.d)
 
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
-        """Refused: weighted scores hold at their own parameters only."""
-        raise InputError("weighted scores hold at their own parameters only")
+        """Raise an error, because weighted scores are valid only at their own parameters."""
+        raise InputError("weighted scores are valid only at their own parameters")
 
     def restrict(self, contexts: NDArray[np.intp]) -> WeightedScores:
         origin = self._origin_of(contexts)

@@ -1,10 +1,10 @@
 """Policies over token sequences: a softmax at every prefix of an output.
 
-An output is drawn token by token, so that its log-probability is a sum over the prefixes on its way
+An output is drawn token by token, so its log-probability is a sum over the prefixes that it passes
 
     log π(y | x) = Σ_t log π(y_t | x, y_{<t}),
 
-and so is its score. With all outputs listed, the policy is a softmax bandit whose arms are outputs.
+and so is its score. With a list of all outputs, the policy is a softmax bandit with outputs as arms.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ Integers = NDArray[np.int64]
 
 @record()
 class PrefixSoftmax(SoftmaxPolicy):
-    """One vector of logits per prefix, for each prompt apart or for all prompts together.
+    """One vector of logits per prefix, for each prompt separately or for all prompts together.
 
-    With e the unit vector of a choice and p_n the softmax at prefix n, the score of an output is
-    e - p_n in the entries of each prefix n on its way and 0 elsewhere. So
-    ⟨s, s'⟩ = Σ_n 1{c = c'} - p_n(c) - p_n(c') + ‖p_n‖² over the prefixes n that both pass, c and c'
-    their choices there.
+    With the unit vector e of a choice and the softmax p_n at prefix n, the score of an output is e - p_n in
+    the entries of each prefix n that it passes and 0 elsewhere. So ⟨s, s'⟩ = Σ_n 1{c = c'} - p_n(c) - p_n(c')
+    + ‖p_n‖² over the prefixes n that both pass, c and c' their choices there.
 
     Arguments:
         space: the outputs.
-        tables: logits, (X, N, A), or (1, N, A) where prompts share them.
-        contexts: X, given where prompts share one table; None for a table of each prompt's own.
+        tables: logits, (X, N, A), or (1, N, A) if prompts share them.
+        contexts: X, if prompts share one table; None if each prompt has its own table.
 
     >>> policy = PrefixSoftmax.zeros(OutputSpace(2, 2, end=True), contexts=1)
     >>> policy.d, policy.probs.round(4)
@@ -58,7 +57,7 @@ class PrefixSoftmax(SoftmaxPolicy):
 
     @classmethod
     def zeros(cls, space: OutputSpace, contexts: int, shared: bool = False) -> PrefixSoftmax:
-        """All choices equally likely at every prefix."""
+        """A policy with equally likely choices at every prefix."""
         count = integer("contexts", contexts)
         tables = np.zeros((1 if shared else count, space.prefixes, space.symbols))
         return cls(space, tables, count if shared else None)
@@ -72,7 +71,7 @@ class PrefixSoftmax(SoftmaxPolicy):
         scale: float = 1.0,
         shared: bool = False,
     ) -> PrefixSoftmax:
-        """Independent normal logits; the same seed gives the same policy."""
+        """A policy with independent normal logits; the same seed gives the same policy."""
         like = cls.zeros(space, contexts, shared)
         rng = np.random.default_rng(integer("seed", seed, 0))
         return cls(space, rng.normal(0.0, scale, like.tables.shape), like.contexts)

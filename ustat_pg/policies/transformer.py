@@ -4,8 +4,8 @@ The network reads a begin token, the prompt and the output so far, and gives log
 next token. Teacher forcing over all prefixes gives the probability of every output; scores are
 gradients of each output's log-probability, many at a time under ``vmap``. This module needs torch.
 
-Scores, Gram matrices and the tables made of them hold K d numbers. Gradients, inner products with a
-vector and norms are computed in chunks.
+Scores, Gram matrices and their tables have K d numbers. Gradients, inner products with a vector and norms are
+computed in chunks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["TransformerPolicy"]
 
 
 _THREAD = local()
-"""The blank modules of each thread, by shape."""
+"""The modules without parameters of each thread, by shape."""
 
 
 @record()
@@ -51,8 +51,8 @@ class TransformerPolicy(SoftmaxPolicy):
         device: cpu, cuda or cuda:N.
 
     Raises:
-        InputError: no prompts, sizes that do not match, a device that is not there, or
-            log-probabilities that are not finite.
+        InputError: there are no prompts, sizes do not match, the device does not exist, or log-probabilities
+            are not finite.
 
     >>> policy = TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1, 2)], width=8, seed=1)
     >>> policy.d, policy.probs.shape, bool((abs(policy.probs.sum(axis=1) - 1) < 1e-12).all())
@@ -89,7 +89,7 @@ class TransformerPolicy(SoftmaxPolicy):
         seed: int = 0,
         **options: Any,
     ) -> TransformerPolicy:
-        """A network of random parameters: weights normal with variance 1/fan-in, biases 0.
+        """A network with random parameters: normal weights with variance 1/fan-in, and biases 0.
 
         The seed gives the same parameters on every machine and device.
         """
@@ -108,14 +108,15 @@ class TransformerPolicy(SoftmaxPolicy):
         for name, tensor in blank(shape).named_parameters():
             size = tuple(tensor.shape)
             if len(size) > 1:
-                # A row of an embedding is read alone: its entries are of order 1/√2, and two add.
+                # A row of an embedding is read alone, so its entries are of order 1/√2, and two of them add
+                # up.
                 fan_in = 2 if name in ("tokens.weight", "places.weight") else size[1]
                 parts.append(rng.normal(0.0, fan_in**-0.5, size).ravel())
             else:
                 parts.append(np.full(size, float("norm" in name and name.endswith("weight"))))
         return cls(space, rows, shape, np.concatenate(parts), **options)
 
-    # What the network is made of.
+    # The parts of the network.
 
     @property
     def network(self) -> CausalTransformer:
@@ -156,7 +157,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return torch.tensor(np.array(array), dtype=torch.float64, device=self.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only what defines the policy: tensors and tables are made again."""
+        """Only the definition of the policy; tensors and tables are made again."""
         return attrs.asdict(self, recurse=False)  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
@@ -176,7 +177,9 @@ class TransformerPolicy(SoftmaxPolicy):
     # Sequences.
 
     def sequences(self, context: int, outputs: Tensor) -> Tensor:
-        """The tokens that the network reads to write outputs (n, l): begin, prompt, output but its last."""
+        """The tokens that the network reads to write outputs (n, l): begin, prompt, output without its last
+        token.
+        """
         head = torch.tensor([self.network.begin, *self.prompts[context]], device=outputs.device)
         body = outputs[:, :-1].clamp(min=0)
         return torch.cat([head.expand(len(outputs), -1), body], dim=1)

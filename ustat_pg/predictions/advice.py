@@ -91,15 +91,11 @@ class GroupSizeAdvice(Shown):
 
     @property
     def far(self) -> bool:
-        """Whether no feasible group size is near the best real one; then errors are compared with the
-        latter.
-        """
+        """Whether no feasible group size is near the best real one, with which errors are then compared."""
         return self.g_star_exact is not None and self.ratio_to_real > NEAR
 
     def over_the_best(self, row: GroupSizeRow) -> float:
-        """The MSE of a row divided by that of group_size, or of the best real G if group_size is far from
-        it.
-        """
+        """The MSE of a row relative to group_size, or to the best real G if group_size is far from it."""
         return row.ratio_to_best * (self.ratio_to_real if self.far else 1.0)
 
     def _sentence(self) -> str:
@@ -116,10 +112,7 @@ class GroupSizeAdvice(Shown):
             )
         if low == high:
             return f"Use G = {best}: no other group size is within 5% of its error."
-        near = (
-            f"every group size from {low} to {high} that spends the budget is within 5% of the least "
-            "error"
-        )
+        near = f"every group size from {low} to {high} that spends the budget is within 5% of the least error"
         if star is None:
             return f"Use one prompt with G = {best}, or nearly: more prompts gain nothing here, and {near}."
         return f"Use G = {best}, or nearly: the optimum is wide, and {near}."

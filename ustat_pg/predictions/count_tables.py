@@ -94,9 +94,7 @@ class CountTable(Shown):
 
     @property
     def delta(self) -> Array:
-        """δ(m) = a₁(m+1) - a₀(m), the advantage of a success minus that of a failure if m others succeed,
-        (G,).
-        """
+        """δ(m) = a₁(m+1) - a₀(m), the gain of a success over a failure if m others succeed, (G,)."""
         return self.successes[1:] - self.failures[:-1]
 
     @property
@@ -159,9 +157,7 @@ class CountTable(Shown):
         return np.asarray(centred_moment(self._shares(moments.value), *known))
 
     def first_order(self, moments: Moments) -> Array:
-        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, the first-order part of Hoeffding's
-        decomposition, (X,).
-        """
+        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, Hoeffding's first-order part, (X,)."""
         known = moments.value, moments.norm_reward, moments.fisher_trace, moments.gradient_sq
         return np.asarray(first_order(self, beside(self.group_size, moments.value), *known))
 

@@ -214,7 +214,9 @@ def optimal_group_size(
     This is for grpo; the oracle and vanilla are best at G = 1. If a prompt costs q and each output costs r,
     G* minimises (q + rG)(c1 + c2/G + c3/(G(G-1))) and is found numerically; it does not depend on the budget.
     If prompts are drawn without replacement from N, it does: c1 becomes c1 N/(N-1), and a G that uses all N
-    prompts must spend the whole budget, G* = max(1 + √((c3/c1)(N-1)/N), K/N).
+    prompts must spend the whole budget,
+
+        G* = max(1 + √((c3/c1)(N-1)/N), K/N).
 
     Arguments:
         constants: constants of the problem.
@@ -253,8 +255,7 @@ def _costs(prompt_cost: float, output_cost: float) -> tuple[float, float]:
     )
     if fixed / per_output > _LARGEST:
         raise InputError(
-            f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, "
-            f"{per_output:g} each"
+            f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, {per_output:g} each"
         )
     return fixed, per_output
 

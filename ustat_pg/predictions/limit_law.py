@@ -7,14 +7,14 @@ c/(t + t₀)) the second moment of √T δ_T tends to the solution of a Lyapunov
 
     Γ_jk = c² Σ_jk / (cλ_j + cλ_k - 1),      T gap_T -> Σₖ wₖ χ²₁ in law,
 
-w the eigenvalues of ½ Λ^{1/2} Γ Λ^{1/2}. (Those of ½ΛΓ are the same numbers, since the two matrices
-are similar; those of ½Γ, or of ΛΓ made symmetric, are not.) The finite-T form of the same law takes
-the recursion's own second moment at T, and is what a run of T steps is compared with.
+where w are the eigenvalues of ½ Λ^{1/2} Γ Λ^{1/2}. (½ΛΓ has the same eigenvalues, since the two matrices are
+similar; ½Γ, or ΛΓ made symmetric, does not.) The finite-T form of the same law uses the recursion's second
+moment at T; runs of T steps are compared with it.
 
 Σ is Uᵀ Cov(ĝ) U at the optimum, for the algorithm's own B, G and baseline
-(:func:`gradient_covariance`). Σ ↦ Γ ↦ w is monotone: 1/(cλ_j + cλ_k - 1) is a Cauchy matrix, so a
-covariance that is larger, as matrices are, has larger weights, one by one. Corollary 10 rests on this,
-and so does the sign in Corollary 9.
+(:func:`gradient_covariance`). Σ ↦ Γ ↦ w is monotone: 1/(cλ_j + cλ_k - 1) is a Cauchy matrix, so a larger
+covariance (in the order of matrices) has larger weights, one by one. Corollary 10 and the sign in Corollary 9
+follow from this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..rounding import GIVEN
 from ..validation import Array, InputError, finite_array
 
 _ENTRIES = 1 << 20
-"""Entries of (steps, r, r) arrays that are held at once."""
+"""The largest number of entries of (steps, r, r) arrays in memory at once."""
 
 
 def _curvatures(value: ArrayLike) -> Array:
@@ -47,8 +47,7 @@ def _symmetric(name: str, value: ArrayLike, size: int) -> Array:
     array = finite_array(name, value, 2)
     if array.shape != (size, size):
         raise InputError(
-            f"{name} has shape {array.shape}: one row and column per curvature, ({size}, {size}), "
-            "are needed"
+            f"{name} has shape {array.shape}: one row and column per curvature, ({size}, {size}), are needed"
         )
     off = float(np.abs(array - array.T).max())
     if off > GIVEN * float(np.abs(array).max()):
@@ -81,8 +80,7 @@ def _weights(curvatures: Array, gamma: Array) -> Array:
 def _law(weights: Array) -> WeightedChi2:
     if not weights.any():
         raise InputError(
-            "all weights are 0: with no noise (and no displacement) the gap is 0, which is no "
-            "chi-square law"
+            "all weights are 0: without noise (and displacement) the gap is 0 and has no chi-square law"
         )
     return WeightedChi2(weights[weights > 0])
 
@@ -93,7 +91,7 @@ def _lyapunov(curvatures: Array, covariance: Array, c: float) -> Array:
     if not exponents.min() > 0.5:
         raise InputError(
             f"c is {rate:g}: c times the least curvature must be above 1/2, so c above "
-            f"{0.5 / curvatures.min():g}; below it the start is forgotten more slowly than 1/√T"
+            f"{0.5 / curvatures.min():g}; below it the effect of the start decays more slowly than 1/√T"
         )
     return np.asarray(rate**2 * covariance / (exponents[:, None] + exponents - 1))
 
@@ -121,7 +119,8 @@ def limit_weights(curvatures: ArrayLike, covariance: ArrayLike, c: float) -> Arr
     w = eigenvalues of ½ Λ^{1/2} Γ Λ^{1/2}; their sum, the limit of T E gap_T, is
     Σ_j c² λ_j Σ_jj / (2 (2cλ_j - 1))
 
-    Arguments and errors as for :func:`stationary_covariance`. Weights that are 0 to rounding are 0.
+    Arguments and errors are those of :func:`stationary_covariance`. Weights that are 0 up to rounding are set
+    to 0.
 
     >>> limit_weights([1.0, 2.0], [[0.5, 0.0], [0.0, 0.6]], c=1.0).round(12).tolist()
     [0.2, 0.25]
@@ -133,7 +132,7 @@ def limit_weights(curvatures: ArrayLike, covariance: ArrayLike, c: float) -> Arr
 def limit_law(curvatures: ArrayLike, covariance: ArrayLike, c: float) -> WeightedChi2:
     """The limit law of T gap_T under c/t, and of (T + t₀) gap_T under c/(t + t₀) (Theorem 8).
 
-    Arguments and errors as for :func:`stationary_covariance`; a covariance of 0 is refused too.
+    Arguments and errors are those of :func:`stationary_covariance`; a covariance of 0 is an error too.
     Directions without noise have no term.
 
     >>> f"{limit_law([0.2, 0.5], [[0.4, 0.1], [0.1, 0.3]], c=5.0).mean():.4f}"
@@ -153,17 +152,17 @@ def finite_covariance(
 
     Γ_t = (I - η_t Λ) Γ_{t-1} (I - η_t Λ) + η_t² Σ,   Γ₀ = δ₀ δ₀ᵀ
 
-    With δ₀ = 0 this is a covariance; else it holds the squared mean as well. The recursion acts entry
-    by entry, so that many steps are one product and one weighted sum.
+    With δ₀ = 0 this is a covariance; otherwise it includes the squared mean. The recursion acts entry by
+    entry, so many steps are one product and one weighted sum.
 
     Arguments:
         curvatures, covariance: λ and Σ as for :func:`stationary_covariance`.
         rates: η₁ to η_T, (T,), positive.
-        displacement: δ₀ = Uᵀ(θ₀ - θ*), (r,); 0 unless given.
-        steps: numbers of steps, (n,), ascending whole numbers from 0 to T; T unless given.
+        displacement: δ₀ = Uᵀ(θ₀ - θ*), (r,) (default: 0).
+        steps: numbers of steps, (n,), ascending whole numbers from 0 to T (default: T).
 
     Returns:
-        (r, r), or (n, r, r) where steps are given.
+        (r, r), or (n, r, r) if steps are given.
 
     >>> finite_covariance([1.0], [[1.0]], [0.5, 0.5], displacement=[2.0], steps=[0, 1, 2]).ravel()
     array([4.    , 1.25  , 0.5625])
@@ -209,7 +208,7 @@ def _advance(gamma: Array, curvatures: Array, covariance: Array, rates: Array) -
     """Γ after these steps: Πₛ fₛ Γ + Σₛ ηₛ² (Π_{u>s} f_u) Σ, f = (1 - ηλ_j)(1 - ηλ_k), by entry."""
     shrink = 1 - rates[:, None] * curvatures
     factors = shrink[:, :, None] * shrink[:, None, :]
-    # From the last step backwards, so that a factor of 0 divides nothing.
+    # The product runs from the last step backwards, so that it does not divide by a factor of 0.
     later = np.cumprod(factors[::-1], axis=0)[::-1]
     kept = np.concatenate([later[1:], np.ones((1, *gamma.shape))])
     return np.asarray(later[0] * gamma + np.einsum("t,tjk->jk", rates**2, kept) * covariance)
@@ -221,7 +220,7 @@ def finite_weights(
     rates: ArrayLike,
     displacement: ArrayLike | None = None,
 ) -> Array:
-    """The weights of the law of gap_T after T steps, (r,), ascending: of gap_T, not of T gap_T.
+    """The weights of the law of gap_T (not of T gap_T) after T steps, (r,), ascending.
 
     eigenvalues of ½ Λ^{1/2} Γ_T Λ^{1/2}
 
@@ -240,14 +239,14 @@ def finite_law(
     rates: ArrayLike,
     displacement: ArrayLike | None = None,
 ) -> WeightedChi2:
-    """The law of gap_T after T steps, to the order to which the limit law holds (Theorem 8).
+    """The law of gap_T after T steps, to the same order as the limit law (Theorem 8).
 
-    A displacement enters through the second moment of δ_T: the mean is that of the linear recursion,
-    the shape is right once the start is forgotten, Π(1 - η_t λ) δ₀ small against δ_T.
-    What it leaves out is that curvature and noise change with θ: a run's own law differs from this one
-    by an amount that vanishes as T grows, and that enough replications see at any T.
+    A displacement enters through the second moment of δ_T: the mean is that of the linear recursion, and the
+        shape is right when the effect of the start, Π(1 - η_t λ) δ₀, is small compared with δ_T.
+    It ignores that curvature and noise change with θ: a run's own law differs by an amount that vanishes as T
+        grows, but enough replications detect it at any T.
 
-    Arguments and errors as for :func:`finite_covariance`; a law with no noise is refused too.
+    Arguments and errors are those of :func:`finite_covariance`; a law without noise is an error too.
 
     >>> law = finite_law([0.2, 0.5], [[0.4, 0.1], [0.1, 0.3]], 5.0 / (50 + np.arange(1, 4001)))
     >>> f"{4050 * law.mean():.4f}"
@@ -263,10 +262,10 @@ def mean_gap(
     displacement: ArrayLike | None = None,
     steps: ArrayLike | None = None,
 ) -> Array:
-    """E gap_T of the linear recursion, ½ tr(Λ Γ_T): a number, or (n,) where steps are given.
+    """E gap_T of the linear recursion, ½ tr(Λ Γ_T): a number, or (n,) if steps are given.
 
-    It is exact where the return is quadratic and the noise the same everywhere. Arguments and errors
-    as for :func:`finite_covariance`.
+    It is exact if the return is quadratic and the noise constant. Arguments and errors are those of
+    :func:`finite_covariance`.
 
     >>> float(mean_gap([1.0], [[1.0]], [0.5, 0.5], displacement=[2.0]))
     0.28125
@@ -279,13 +278,13 @@ def mean_gap(
 def weight_derivatives(
     curvatures: ArrayLike, covariance: ArrayLike, change: ArrayLike, c: float
 ) -> Array:
-    """dw_k/dε of the weights for Σ + ε change at ε = 0, (r,) (Corollary 9, oracle_policy).
+    """The derivatives dw_k/dε of the weights for Σ + ε change at ε = 0, (r,) (Corollary 9, oracle_policy).
 
     dw_k/dε = uₖᵀ ½ Λ^{1/2} Γ(change) Λ^{1/2} uₖ, uₖ the weight's eigenvector
 
-    grpo's covariance is the oracle's plus C/(B G(G-1)), C = Uᵀ E[σ²F + g gᵀ] U. So with
-    change = C/B this is what G(G-1) (w_k(grpo) - w_k(oracle)) tends to; since C is a covariance, it is
-    never negative. Equal weights part along the eigenvectors of the change, and are listed ascending.
+    grpo's covariance is the oracle's plus C/(B G(G-1)), C = Uᵀ E[σ²F + g gᵀ] U. So with change = C/B this is
+    the limit of G(G-1) (w_k(grpo) - w_k(oracle)); since C is a covariance, it is never negative. Equal
+    weights separate along the eigenvectors of the change, and are in ascending order.
 
     Arguments:
         curvatures, covariance, c: arguments of :func:`stationary_covariance`.
@@ -307,7 +306,8 @@ def weight_derivatives(
 def weight_form(curvatures: ArrayLike, basis: ArrayLike, axis: ArrayLike, c: float) -> Array:
     """The matrix M (d, d) with tr(M Cov(ĝ)) = uᵀ ½Λ^{1/2}ΓΛ^{1/2} u (Corollary 9, oracle_policy).
 
-    With u the eigenvector of a limit weight that is the weight, linear in the gradient's covariance.
+    If u is the eigenvector of a limit weight, this is the weight, as a linear function of the gradient's
+    covariance.
 
     Arguments:
         curvatures, c: arguments of :func:`stationary_covariance`.
@@ -324,12 +324,12 @@ def weight_form(curvatures: ArrayLike, basis: ArrayLike, axis: ArrayLike, c: flo
 
 
 def gap_transform(weights: ArrayLike, rate: float) -> float:
-    """E exp(-rate Σ wₖ χ²₁) = Π (1 + 2 rate wₖ)^{-1/2}, the Laplace transform of a law of the gap
-    (Theorem 8, limit_law).
+    """The Laplace transform of a law of the gap, E exp(-rate Σ wₖ χ²₁) = Π (1 + 2 rate wₖ)^{-1/2} (Theorem 8,
+    limit_law).
 
     Arguments:
         weights: w, not negative, (r,).
-        rate: number of at least 0.
+        rate: number, at least 0.
 
     >>> gap_transform([1.5], 1.0)
     0.5
@@ -344,9 +344,9 @@ def gap_transform(weights: ArrayLike, rate: float) -> float:
 def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
     """E[Uᵀ s sᵀ U a | x] for every context, (X, r, r) (Corollary 10, optimal_policy).
 
-    Where it is 0 in every context, the matrix form of Assumption 2, no baseline b(x) has a smaller
-    weight than the oracle: Cov(ĝ_b) - Cov(ĝ_oracle) = E[(V - b)² F]/(B G) in the directions U. The
-    norm form, its trace alone, is not enough.
+    If it is 0 in every context (the matrix form of Assumption 2), no baseline b(x) has a smaller weight than
+    the oracle: Cov(ĝ_b) - Cov(ĝ_oracle) = E[(V - b)² F]/(B G) in the directions U. The norm form, which is
+    only its trace, is not enough.
 
     Arguments:
         moments: moments with matrices, at the optimum.
@@ -362,21 +362,21 @@ def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
 
 
 def conditional_transform(gaps: ArrayLike, weights: ArrayLike) -> Array:
-    """P(Qᵢ <= gapᵢ) with Qᵢ the law of run i's own weights, (n,) (Theorem 8, Assumption 8).
+    """P(Qᵢ <= gapᵢ), where Qᵢ has the law of run i's own weights, (n,) (Theorem 8, Assumption 8).
 
-    Where the noise depends on the endpoint of a run, the limit is a mixture; given the endpoints these
-    values are uniform on [0, 1].
+    If the noise depends on the endpoint of a run, the limit is a mixture; given the endpoints these values
+    are uniform on [0, 1].
 
     Arguments:
         gaps: (n,), T gap_T with limit weights, gap_T with finite ones.
-        weights: weights of each run given where it ended, (n, r), not negative, not all 0 in a row.
+        weights: weights of each run for its endpoint, (n, r), not negative, not all 0 in a row.
 
     >>> conditional_transform([1.0, 4.0], [[1.0], [4.0]]).round(6).tolist()
     [0.682689, 0.682689]
     """
     points, rows = np.asarray(gaps), np.asarray(weights)
     top = rows.max(axis=1)
-    # The law scales with its largest weight: one law serves all rows with the same ratios.
+    # The law scales with its largest weight, so one law is enough for all rows with the same ratios.
     ratios, group = np.unique(np.sort(rows / top[:, None], axis=1), axis=0, return_inverse=True)
     out = np.empty(len(points))
     for index, ratio in enumerate(ratios):

@@ -4,7 +4,7 @@ Proposition 3, minibatch; Corollaries 4 and 5, oracle and optimality).
 At one prompt, with Σ(x) = Cov(s a | x),
 
     Cov(ĝ_grpo | x) = Σ/G + (σ² F + g gᵀ) / (G (G-1))
-    Cov(ĝ_b | x)    = (E[s sᵀ (z-b)²] - g gᵀ) / G,        the oracle being b = V(x),
+    Cov(ĝ_b | x)    = (E[s sᵀ (z-b)²] - g gᵀ) / G,        where the oracle has b = V(x),
 
 and a minibatch of B prompts drawn i.i.d. has (1/B) [Cov_X g(X) + E Cov(ĝ | X)]. The paper states
 these up to O(E‖s‖²/G²); here they are exact, with G(G-1) where the paper's remainder has G².
@@ -42,7 +42,7 @@ _GIVEN = {
     "constant": ("constant", "a number"),
     "predicted_value": ("critic", "values, one for each context"),
 }
-"""The argument that holds what an estimator needs and no moment is, and what the argument is."""
+"""The argument for values that an estimator needs and moments do not have, with a description."""
 
 
 _ROWS = {
@@ -61,25 +61,24 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class MsePrediction(Shown):
-    """The MSE E‖ĝ - g‖² of a minibatch gradient and the terms it is the sum of.
+    """The MSE E‖ĝ - g‖² of a minibatch gradient and its terms.
 
     Arguments:
         mse: prompt_term + first_order_term + second_order_term + squared_bias.
         prompt_term: part from the choice of prompts.
-        first_order_term: part from single outputs, of order 1/G: G tr Cov E[ĝ | x, one output] over B,
-            Hoeffding's part of first order. That of grpo is the oracle's.
-        second_order_term: part from outputs together, pairs of them and more, of order 1/G²: what the
-            outputs add beyond that. For grpo it is what not knowing the value costs; 0 for
-            baselines that depend on the prompt only.
-        squared_bias: ‖E ĝ - g‖², 0 where the baseline does not use the output's own reward.
+        first_order_term: part from single outputs, of order 1/G: G tr Cov E[ĝ | x, one output] divided by B,
+            the first-order part of Hoeffding's decomposition. For grpo it is the oracle's.
+        second_order_term: part from pairs and larger sets of outputs, of order 1/G². For grpo it is the cost
+            of not knowing the value; it is 0 for baselines that depend only on the prompt.
+        squared_bias: ‖E ĝ - g‖²; 0 if the baseline does not use the output's own reward.
         oracle_mse, vanilla_mse: the same quantity for these estimators.
         paper_bound: the MSE with its second-order term replaced by the explicit bound
             [reconstructed]; None for estimators other than grpo.
-        mean_factor: w(x), by which a prompt's mean estimate is longer than g(x), (X,).
-        noise_to_signal: tr Cov ĝ / ‖E ĝ‖², which no rescaled learning rate changes; None where the
-            mean gradient is 0.
-        cosine: of the angle between E ĝ and g; None where either is 0.
-        table: the table that was used, of estimators by counts alone.
+        mean_factor: w(x), the factor between g(x) and a prompt's mean estimate, (X,).
+        noise_to_signal: tr Cov ĝ / ‖E ĝ‖², which does not depend on the learning rate; None if the mean
+            gradient is 0.
+        cosine: cosine of the angle between E ĝ and g; None if one of them is 0.
+        table: the table of the estimator, only for estimators by counts.
     """
 
     mse: float
@@ -96,7 +95,7 @@ class MsePrediction(Shown):
     table: CountTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON has it; of a table by counts that is unbiased, b(0), ..., b(G-1)."""
+        """The record as a dict for JSON; for an unbiased table by counts with b(0), ..., b(G-1)."""
         return super().to_dict() | {"table": self._baseline}
 
     @property
@@ -122,8 +121,8 @@ class MsePrediction(Shown):
 class MsePredictions:
     """Predictions at several group or batch sizes: each field of :class:`MsePrediction` as an array.
 
-    The arrays have the shape that the sizes broadcast to, (...); ``mean_factor`` is (..., X). NaN stands
-    where one prediction has None. The fields mean what they do there.
+    The arrays have the broadcast shape of the sizes, (...); ``mean_factor`` is (..., X). NaN replaces None.
+    The fields have the same meaning as there.
     """
 
     mse: Array
@@ -141,7 +140,7 @@ class MsePredictions:
 
     @classmethod
     def of(cls, predictions: Sequence[MsePrediction], shape: tuple[int, ...]) -> MsePredictions:
-        """Each field of some predictions, in an array of this shape."""
+        """Each field of several predictions, as an array of this shape."""
         tables = np.empty(len(predictions), dtype=object)
         tables[:] = [one.table for one in predictions]
         arrays = {
@@ -153,10 +152,10 @@ class MsePredictions:
 
 
 def with_closed_form(estimator: str, group_size: int) -> Record:
-    """The record of an estimator whose error has a closed form, at a group that it can take."""
+    """The record of an estimator with a closed form of its error, after a check of the group size."""
     record = record_of(estimator)
     if not (record.closed_form or record.by_count):
-        raise InputError(f"{record.name} has no closed form: ask ustat_pg.engines.enumerate_mse")
+        raise InputError(f"{record.name} has no closed form: call ustat_pg.engines.enumerate_mse")
     require_group(estimator, group_size)
     return record
 
@@ -174,7 +173,7 @@ def prompt_share(moments: Moments, batch_size: int, design: str) -> float:
 def baseline_values(
     moments: Moments, record: Record, constant: float | None, critic: ArrayLike | None
 ) -> Array:
-    """b(x) where the baseline depends on the prompt only, else V(x), (X,)."""
+    """b(x) if the baseline depends only on the prompt, else V(x), (X,)."""
     given = {"constant": constant, "critic": critic}
     for need, (name, what) in _GIVEN.items():
         if given[name] is None and need in record.needs:
@@ -200,7 +199,7 @@ def baseline_values(
 
 
 def _spread(whole: Array, part: Array, made_of: Array | None = None) -> Array:
-    """Their difference; 0 where it is rounding noise of the whole, or of what both are made of."""
+    """Their difference; 0 if it is rounding noise of the total, or of the terms of both."""
     spread = whole - part
     return np.where(spread > DERIVED * (whole if made_of is None else made_of), spread, 0.0)
 
@@ -278,8 +277,8 @@ def gradient_mse(
         batch_size: B >= 1. One, or an array of them: the two broadcast.
         design: one of :data:`~ustat_pg.sampling.designs.DESIGNS`; the last two need uniform context
             probabilities.
-        constant: the number subtracted, for the estimator constant only.
-        critic: V_φ(x) for every context, (X,), for the estimator critic only.
+        constant: subtracted number, only for the estimator constant.
+        critic: V_φ(x) for every context, (X,), only for the estimator critic.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
@@ -365,7 +364,7 @@ def _gradient_mse(
 
 
 def no_gradient(moments: Moments) -> float:
-    """What rounding may leave of the square of a gradient that is 0."""
+    """The largest square that rounding can give a gradient of 0."""
     scale = float(np.abs(moments.reward_range).max()) ** 2
     return SQUARE * scale * float(moments.context_probs @ moments.fisher_trace)
 
@@ -379,14 +378,14 @@ def about(
     rounding: float = DERIVED,
     nothing: float = 0.0,
 ) -> dict[str, Any]:
-    """The mse, squared_bias, noise_to_signal and cosine of an estimator about g.
+    """The mse, squared_bias, noise_to_signal and cosine of an estimator, with errors from g.
 
     Arguments:
         variance: tr Cov ĝ.
         square, inner_product, target: ‖E ĝ‖², ⟨E ĝ, g⟩ and ‖g‖².
-        bias: ‖E ĝ - g‖², where it is known with more digits than these leave.
-        rounding: the share of the squared lengths below which that is 0.
-        nothing: what rounding may leave of the square of a gradient that is 0.
+        bias: ‖E ĝ - g‖², if it is known with more digits than these give.
+        rounding: share of the squared lengths below which the bias counts as 0.
+        nothing: largest square that rounding can give a gradient of 0.
     """
     if bias is None:
         bias = square - 2 * inner_product + target
@@ -406,8 +405,8 @@ def about(
 def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> float:
     """The bound R² E‖s‖² / (B G(G-1)) on grpo's second-order term, R = z_hi - z_lo (Theorem 2).
 
-    [reconstructed]: the paper states its order. The exact term is at most half of it, since
-    σ² <= R²/4 (Popoviciu) and ‖g‖² <= σ² tr F (Cauchy-Schwarz).
+    It is [reconstructed]: the paper gives only its order. The exact term is at most half of it, since σ² <=
+    R²/4 (Popoviciu) and ‖g‖² <= σ² tr F (Cauchy-Schwarz).
     """
     integer("group size", group_size, 2)
     integer("batch size", batch_size)
@@ -422,13 +421,13 @@ def oracle_ratio(
 ) -> float:
     """MSE of grpo over MSE of the oracle (Corollary 4, oracle); tends to 1 as G grows.
 
-    At one prompt 1 + (σ² tr F + ‖g‖²) / ((G-1)(τ - ‖g‖²)). NaN where both are 0, infinite where
-    the oracle's alone is: where s a = g for every outcome (two equal arms with sure rewards) the
-    oracle has no error at all and the ratio does not tend to 1.
+    At one prompt 1 + (σ² tr F + ‖g‖²) / ((G-1)(τ - ‖g‖²)). It is NaN if both are 0, and infinite if only the
+    oracle's is 0: if s a = g for every outcome (two equal arms with sure rewards), the oracle has no error
+    and the ratio does not tend to 1.
     """
     prediction = gradient_mse(moments, "grpo", group_size, batch_size, design)
     low, high = moments.reward_range
-    # What rounding leaves of an error that is 0: of the rewards' spread, or of the rewards alone.
+    # The largest error that rounding can give instead of 0, from the rewards' spread or from the rewards.
     rest = max(DERIVED * (high - low) ** 2, (OPERATION * max(abs(low), abs(high))) ** 2)
     nothing = rest * float(moments.context_probs @ moments.fisher_trace)
     nothing /= group_size * batch_size
@@ -455,7 +454,7 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
 def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
 
-    A V that is rounding noise of the rewards is 0: there the two are the same.
+    A V that is only rounding noise of the rewards counts as 0; then the two are the same.
     """
     noise = DERIVED * np.abs(moments.reward_range).max()
     value = np.where(np.abs(moments.value) > noise, moments.value, 0.0)
@@ -465,9 +464,9 @@ def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
 
 @takes_problems
 def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1) -> float:
-    """MSE of the oracle less MSE of the minimum-variance baseline: E[tr F (V - b*)²] / (B G).
+    """The MSE of the oracle minus that of the minimum-variance baseline: E[tr F (V - b*)²] / (B G).
 
-    What Assumption 2 costs where it fails (Corollary 5, optimality); 0 where it holds.
+    It is the cost of a failure of Assumption 2 (Corollary 5, optimality), and 0 if the assumption holds.
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     gap = (moments.value - moments.optimal_baseline) ** 2

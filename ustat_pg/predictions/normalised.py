@@ -1,14 +1,15 @@
-"""The estimator normalised by the group's standard deviation, as the group grows (Lemma 11, normalised).
+"""The limit of the estimator normalised by the group's standard deviation, as the group grows (Lemma 11,
+normalised).
 
-It tends to the U-statistic with kernel h/σ(x), the leave-one-out estimate over the reward's true
-deviation. That is consistency: at the scale √G the two differ, since the deviation is estimated from
+It tends to the U-statistic with kernel h/σ(x), the leave-one-out estimate divided by the reward's true
+deviation. This is only consistency: at the scale √G the two differ, because the deviation is estimated from
 the same group. With a = z - V and the delta method,
 
     lim G E‖ĝ_std - ĝ_grpo/σ‖² = ‖g‖² (E a⁴ - σ⁴)/(4 σ⁶)
     lim G E‖ĝ_std - g/σ‖²      = tr Cov( s a/σ - g a²/(2σ³) )
 
-At finite G and with rewards 0 and 1 both are exact: :mod:`ustat_pg.predictions.count_tables`. With
-other rewards the second is added up outcome by outcome.
+At finite G and with rewards 0 and 1 both are exact: :mod:`ustat_pg.predictions.count_tables`. With other
+    rewards the second is computed by a sum over outcomes.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ from ..validation import Array, InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
 
 _MOST_GROUPS = 1_000_000
-"""Ways in which a group can turn out that are still added up."""
+"""The largest number of different groups in a sum over groups."""
 
 
 def _variance(moments: Moments, what: str) -> Array:
     require_binary(moments, what)
     if not (moments.reward_variance > 0).all():
-        raise InputError("a prompt that is always or never solved has no deviation to divide by")
+        raise InputError(
+            "a prompt that is always or never solved has deviation 0, which cannot be divided by"
+        )
     return moments.reward_variance
 
 
 @takes_problems
 def normalised_distance(moments: Moments) -> Array:
-    """lim G E‖ĝ_std - ĝ_grpo/σ‖² of each prompt, ‖g‖² (1-2p)²/(4 σ⁴), (X,), rewards 0 and 1.
+    """The limit of G E‖ĝ_std - ĝ_grpo/σ‖² at each prompt, ‖g‖² (1-2p)²/(4 σ⁴), (X,), for rewards 0 and 1.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -50,9 +53,10 @@ def normalised_distance(moments: Moments) -> Array:
 
 @takes_problems
 def normalised_limit(moments: Moments) -> Array:
-    """lim G E‖ĝ_std - g/σ‖² of each prompt, tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴, (X,), rewards 0 and 1.
+    """The limit of G E‖ĝ_std - g/σ‖² at each prompt, tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴, (X,), for rewards 0 and
+    1.
 
-    Arguments and errors as for :func:`normalised_distance`.
+    Arguments and errors are those of :func:`normalised_distance`.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> arms = SoftmaxBandit.linear([1.0], [[[1.0], [0.0]]], [-2.1972245773362196], [[[1.0], [0.0]]],
@@ -66,14 +70,14 @@ def normalised_limit(moments: Moments) -> Array:
 
 
 def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike) -> float:
-    """lim G E‖ĝ_std - g/σ‖² of one prompt whatever its rewards, tr Cov(s a/σ - g a²/(2σ³)).
+    """The limit of G E‖ĝ_std - g/σ‖² at one prompt with any rewards, tr Cov(s a/σ - g a²/(2σ³)).
 
-    It may exceed tr Cov(s a)/σ²: rewards that are nearly always in the middle of their range have a
-    deviation that a group knows badly.
+    It may exceed tr Cov(s a)/σ²: if rewards are nearly always in the middle of their range, a group gives a
+    poor estimate of their deviation.
 
     Arguments:
-        probs: of the outcomes of one rollout, (M,).
-        rewards: of the outcomes, (M,).
+        probs: probabilities of the outcomes of one rollout, (M,).
+        rewards: rewards of the outcomes, (M,).
         scores: ∇ log π of the outcomes, (M, d); their mean is 0.
 
     >>> features = np.array([[1.0], [-1.0], [0.0]])
@@ -92,15 +96,16 @@ def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike)
 def normalised_error_of(
     probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike, group_size: int
 ) -> float:
-    """G E‖ĝ_std - g/σ‖² of one prompt at a finite G, whatever its rewards: the sum over how often each
-    outcome occurs in a group. It tends to :func:`normalised_limit_of`.
+    """G E‖ĝ_std - g/σ‖² at one prompt and a finite G, with any rewards: a sum over the counts of outcomes in
+    a group. It tends to :func:`normalised_limit_of`.
 
     Arguments:
         probs, rewards, scores: as for :func:`normalised_limit_of`.
         group_size: G.
 
     Raises:
-        InputError: as there, a group of none, or more than a million ways in which a group can turn out.
+        InputError: as there; also if the group is empty, or if there are more than a million different
+            groups.
 
     >>> features = np.array([[1.0], [-1.0], [0.0]])
     >>> probs = np.array([0.495, 0.495, 0.01])
@@ -115,7 +120,7 @@ def normalised_error_of(
             f"groups of {size} of {outcomes} outcomes turn out in {comb(places, size):.1e} ways: at "
             f"most {_MOST_GROUPS:.0e} are added up; take a smaller group"
         )
-    # Each way puts outcomes - 1 bars between size stars.
+    # Each group is a way to put outcomes - 1 bars between size stars.
     bars = np.array(list(combinations(range(places), outcomes - 1)), dtype=np.int64)
     ends = np.pad(bars.reshape(-1, outcomes - 1), ((0, 0), (1, 1)), constant_values=(-1, places))
     counts = np.diff(ends, axis=1) - 1
@@ -145,5 +150,5 @@ def _outcomes(
     advantage = values - chances @ values
     square = float(chances @ advantage**2)
     if not square > 0:
-        raise InputError("rewards without variance have no deviation to divide by")
+        raise InputError("rewards without variance have deviation 0, which cannot be divided by")
     return chances, advantage, matrix, square**0.5

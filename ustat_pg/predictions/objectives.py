@@ -1,12 +1,12 @@
-"""The objectives of estimators with rewards 0 and 1: functions of the pass rate (Proposition 13, arcsine).
+"""The objectives of estimators with rewards 0 and 1, as functions of the pass rate (Proposition 13, arcsine).
 
-An estimator that is a table by counts has the mean w(V(x)) g(x) at a prompt, w a Bernstein polynomial of
-degree G-1 (:mod:`~ustat_pg.predictions.count_tables`). So it ascends E Φ(V(X)) with Φ' = w:
+An estimator that is a table by counts has the mean w(V(x)) g(x) at a prompt, where w is a Bernstein
+polynomial of degree G-1 (:mod:`~ustat_pg.predictions.count_tables`). So it ascends E Φ(V(X)) with Φ' = w:
 
     Φ(p) = (1/G) Σ_m δ(m) P(Binomial(G, p) > m),    m = 0, ..., G-1,
 
-the Bernstein polynomial of degree G with the coefficients (δ(0) + ... + δ(k-1))/G. Divided by the group's
-deviation (``std``) it is p itself at G = 2 and 3, but for a factor, and tends to 2 arcsin √p as G grows:
+the Bernstein polynomial of degree G with the coefficients (δ(0) + ... + δ(k-1))/G. With division by the
+group's deviation (``std``) it is p times a factor at G = 2 and 3, and tends to 2 arcsin √p as G grows:
 
     w(p) √(p(1-p)) = 1 - 1/(8 G p(1-p)) + O(1/G²).
 """
@@ -24,16 +24,16 @@ from ..validation import Array, InputError, number, probabilities, shares
 from .count_tables import CountTable
 
 _GRID = 101
-"""Parameters at which a maximum is first looked for: of narrower peaks one may be missed."""
+"""The number of parameters at which the search for a maximum starts; it may miss narrower peaks."""
 _DEGREE = 12
-"""Degree of the polynomial through heights about the best of them."""
+"""The degree of the polynomial through the heights around the best parameter."""
 
 
 def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
-    """Φ(p) with Φ(0) = 0 and Φ' = w: what an estimator climbs at a prompt, the shape of p.
+    """The objective Φ(p) of an estimator at a prompt, with Φ(0) = 0 and Φ' = w; it has the shape of p.
 
     Arguments:
-        table: the estimator's advantages by counts, of :func:`~ustat_pg.predictions.count_table`.
+        table: the estimator's advantages by counts, from :func:`~ustat_pg.predictions.count_table`.
         pass_rate: p in [0, 1].
 
     >>> from ustat_pg.predictions import count_table
@@ -48,7 +48,7 @@ def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
 
 
 def arcsine_objective(pass_rate: ArrayLike) -> Array:
-    """2 arcsin √p: what the estimator divided by the group's deviation climbs as G grows.
+    """The objective 2 arcsin √p of the estimator divided by the group's deviation, as G grows.
 
     Arguments:
         pass_rate: p in [0, 1].
@@ -68,19 +68,19 @@ def climbed_maximiser(
     context_probs: ArrayLike | None = None,
     penalty: Callable[[float], float] | None = None,
 ) -> float:
-    """The parameter u at which E objective(V_u(X)) - penalty(u) is greatest: where training ends.
+    """The parameter u with the largest E objective(V_u(X)) - penalty(u), at which training ends.
 
     Arguments:
-        pass_rates: from u to V_u(x) of every prompt, (X,).
-        objective: of pass rates (X,), such as :func:`arcsine_objective`, or
-            ``lambda p: bernstein_objective(table, p)``.
+        pass_rates: function from u to V_u(x) of every prompt, (X,).
+        objective: function of pass rates (X,), such as :func:`arcsine_objective`, or ``lambda p:
+            bernstein_objective(table, p)``.
         low, high: the ends of the interval that is searched.
-        context_probs: ρ(x), (X,); equal unless given.
-        penalty: β times a divergence from the reference policy; none unless given.
+        context_probs: ρ(x), (X,) (default: equal).
+        penalty: β times a divergence from the reference policy (default: none).
 
     Raises:
-        InputError: ends in the wrong order, pass rates outside [0, 1], or a maximum at an end, where a
-            larger interval may have a greater one.
+        InputError: the ends are in the wrong order, pass rates are outside [0, 1], or the maximum is at an
+            end, so that a larger interval may have a greater one.
 
     >>> def rates(u):                                # two prompts that pull apart
     ...     return [u, 0.9 * np.sqrt(1 - u)]
@@ -108,7 +108,8 @@ def climbed_maximiser(
         raise InputError(
             f"the objective is greatest at {grid[best]:g}, an end of the interval: take a larger one"
         )
-    # Where a polynomial through the heights is level: a search by heights alone keeps half the digits.
+    # The root of the slope of a polynomial through the heights; a search by heights alone has only half the
+    # digits.
     near = [float(grid[best - 1]), float(grid[best + 1])]
     curve = Chebyshev.interpolate(np.vectorize(height, otypes=[float]), _DEGREE, near)
     level = curve.deriv().roots()

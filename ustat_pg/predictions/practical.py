@@ -1,20 +1,23 @@
 """The error of practical GRPO: importance ratios, clipping and a KL penalty (Theorem 12, practical_mse).
 
-A batch of outputs is drawn at θ_old, and all but its first minibatch meet another policy π_θ. At θ
+A batch of outputs is drawn at θ_old, and all minibatches except the first are used at another policy π_θ. At
+θ
 
     ĝ = (1/G) Σᵢ Σₜ [ wₜ Aᵢ + β (π_ref/π_θ - 1) ] sₜ,
 
-wₜ the token's ratio ρₜ = π_θ/π_old, or the ratio up to it, of the whole sequence, or of the sequence to
-the power 1/T (GSPO). The whole sequence's, on the penalty too, has the mean
+where wₜ is the token's ratio ρₜ = π_θ/π_old, the ratio up to the token, that of the whole sequence, or the
+latter to the power 1/T (GSPO). With the whole sequence's ratio, on the penalty too, the mean is
 
     w_G(p_old) ∇V_θ - β E_θ Σₜ (1 - π_ref/π_θ) sₜ,
 
-w_G the weight of the advantage's table; what the others miss is the *ratio bias*. Near θ_old it is
-linear in Δ = θ - θ_old: where sequence ratios expand to ρ ≈ 1 + Σ_u s_u·Δ, others leave out some u, and
+where w_G is the weight of the advantage's table. The distance of the other ratios' means from it is the
+*ratio bias*. Near θ_old it is linear in Δ = θ - θ_old: sequence ratios expand to ρ ≈ 1 + Σ_u s_u·Δ, other
+ratios leave out some u, and
 
     bias ≈ D Δ,    D = -E[ ψ Σ_{(t,u) left out} sₜ s_uᵀ ] - β E[ Σₜ cₜ sₜ Σ_u s_uᵀ ],
 
-ψ the mean advantage of an output with that reward. So its square is of order η², and β² η² for the penalty.
+where ψ is the mean advantage of an output with that reward. So its square is of order η², or β² η² for the
+penalty.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _RATIOS: dict[str, Callable[[Array, Array], Any]] = {
         np.prod(ratios, axis=-1, keepdims=True) ** (1 / inside.sum(axis=-1, keepdims=True))
     ),
 }
-"""Weights of tokens from their ratios (X, K, T), 1 past an output's end."""
+"""The weights of tokens from their ratios, (X, K, T); 1 past an output's end."""
 
 _COUPLINGS: dict[str, Callable[[Array], Array]] = {
     "none": lambda inside: np.zeros((*inside.shape, inside.shape[-1])),
@@ -58,7 +61,7 @@ _COUPLINGS: dict[str, Callable[[Array], Array]] = {
 
 def _table(outcomes: TokenOutcomes, estimator: str | CountTable, group_size: int) -> CountTable:
     if not outcomes.binary:
-        raise InputError("rewards are not all 0 or 1: enumerate instead")
+        raise InputError("rewards are not all 0 or 1: use enumeration instead")
     size = integer("group size", group_size)
     return estimator if isinstance(estimator, CountTable) else count_table(estimator, size)
 
@@ -84,24 +87,25 @@ def practical_mse(
     beta: float = 0.0,
     kl_ratio: str = "none",
 ) -> WeightedPrediction:
-    """Mean and error of a practical minibatch gradient at π_θ, with outputs of π_old (Theorem 12).
+    """Compute the mean and error of a practical minibatch gradient at π_θ, with outputs of π_old (Theorem
+    12).
 
-    The error is about the gradient of the sequence ratio, w_G(p_old) ∇V_θ and the penalty's mean under
-    π_θ, so that ``squared_bias`` is what ratio, clipping and penalty make, and nothing of the group's.
+    The error is measured from the mean with the sequence ratio, w_G(p_old) ∇V_θ plus the penalty's mean under
+    π_θ. So ``squared_bias`` is due to ratio, clipping and penalty, and not to the group.
 
     Arguments:
-        outcomes: of the problem, token by token; rewards 0 and 1.
+        outcomes: outcomes of the problem, token by token; rewards 0 and 1.
         estimator: a name that is a table by counts, such as std or grpo, or the table.
         group_size: G.
         batch_size: B, prompts drawn independently.
         ratio: none, token, prefix, sequence or gspo.
-        clip: ε of PPO's clipping, on either side or below and above; none unless given.
+        clip: ε of PPO's clipping, for both sides or (below, above) (default: no clipping).
         beta: β of the KL penalty, k3 in the loss.
-        kl_ratio: the ratio on the penalty; Algorithm 2 has none.
+        kl_ratio: ratio on the penalty; Algorithm 2 has none.
 
     Raises:
-        InputError: rewards that are not 0 or 1, an unknown name, or clipping of an estimator whose
-            advantages do not have the reward's sign.
+        InputError: rewards are not 0 or 1, the name is unknown, or an estimator is clipped and its advantages
+            do not have the reward's sign.
 
     >>> import numpy as np
     >>> from ustat_pg.policies import PrefixSoftmax
@@ -126,7 +130,9 @@ def practical_mse(
         sides = clip if isinstance(clip, tuple) else (clip, clip)
         low, high = (number("clip", side, minimum=0.0) for side in sides)
         if (table.successes[1:] < 0).any() or (table.failures[:-1] > 0).any():
-            raise InputError("clipping depends on the reward here: advantages must have its sign")
+            raise InputError(
+                "clipping depends on the reward here, so advantages must have its sign"
+            )
         rising = np.where(weights <= 1 + high, weights, 0.0)
         falling = np.where(weights >= 1 - low, weights, 0.0)
     penalty = beta * _penalty(outcomes)
@@ -156,16 +162,16 @@ def ratio_bias_matrix(
 ) -> Array:
     """D, the derivative of the ratio bias in θ at θ_old, (d, d) (Theorem 12): bias ≈ D (θ - θ_old).
 
-    For the token ratio D = -w_G(p) E[z Σ_{t≠u} sₜ s_uᵀ] - β E[Σₜ (π_ref/π - 1) sₜ sᵀ]: 0 without penalty
-    where outputs have one token. Clipping, whose weights jump away from 1, changes nothing here.
+    For the token ratio D = -w_G(p) E[z Σ_{t≠u} sₜ s_uᵀ] - β E[Σₜ (π_ref/π - 1) sₜ sᵀ]: it is 0 without
+    penalty if outputs have one token. Clipping changes nothing here, because it acts only away from ratio 1.
 
     Arguments:
-        outcomes: at θ = θ_old; rewards 0 and 1.
+        outcomes: outcomes at θ = θ_old; rewards 0 and 1.
         estimator, group_size, ratio, beta, kl_ratio: as for :func:`practical_mse`.
     """
     table = _table(outcomes, estimator, group_size)
     if (outcomes.new != outcomes.old).any():
-        raise InputError("the derivative is taken where both policies are one")
+        raise InputError("the derivative is computed at equal policies")
     won, lost = table.mean_advantages(outcomes.value)
     advantages = won[:, None] * outcomes.rewards + lost[:, None] * (1 - outcomes.rewards)
     total = np.zeros((outcomes.scores.shape[-1],) * 2)
@@ -196,13 +202,13 @@ def leading_ratio_bias(
     beta: float = 0.0,
     kl_ratio: str = "none",
 ) -> float:
-    """E‖ratio bias‖² at a minibatch of a batch, to order η² (Theorem 12).
+    """The squared ratio bias E‖ratio bias‖² at a minibatch of a batch, to order η² (Theorem 12).
 
     After h steps of plain gradient, Δ = η Σ ĝ, it is η² E‖D Σ ĝ‖² = η² (h tr Cov(D ĝ) + h² ‖D E ĝ‖²).
 
     Arguments:
-        outcomes: at θ = θ_old, where the batch begins; rewards 0 and 1.
-        estimator, group_size, batch_size, ratio, beta, kl_ratio: as for :func:`practical_mse`, of every
+        outcomes: outcomes at θ = θ_old, at the start of the batch; rewards 0 and 1.
+        estimator, group_size, batch_size, ratio, beta, kl_ratio: as for :func:`practical_mse`, for every
             minibatch.
         learning_rate: η.
         minibatch: h + 1, the number of the minibatch in its batch; the first has no bias.

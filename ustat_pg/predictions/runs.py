@@ -1,10 +1,10 @@
-"""The mean gap of training runs, from moments and schedules (Lemma 6, suboptimality; Theorem 7,
+"""The mean gap of training runs, computed from moments and schedules (Lemma 6, suboptimality; Theorem 7,
 group_size).
 
 Near the optimum a run is a linear recursion, and its mean gap follows from the curvatures and the
-gradient's covariance there (:func:`linear_gap`). Prompts that are drawn in reshuffled epochs are
-correlated from step to step, which :func:`epoch_gap` adds. A single step of any length, anywhere, is
-a sum over all its outcomes (:func:`one_step_gap`).
+gradient's covariance there (:func:`linear_gap`). If prompts are drawn in reshuffled epochs, they are
+correlated between steps; :func:`epoch_gap` adds this effect. The gap after a single step of any length, from
+any point, is a sum over all outcomes (:func:`one_step_gap`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def linear_gap(
     displacement: ArrayLike | None = None,
     steps: ArrayLike | None = None,
 ) -> Array:
-    """The mean gap of linearised runs: a number, or (n,) where steps are given (Theorem 8, limit_law).
+    """The mean gap of linearised runs, a number, or (n,) if steps are given (Theorem 8, limit_law).
 
-    E gap_T = ½ tr(Λ Γ_T), Γ_T of the recursion δ⁺ = (I - ηΛ)δ + ηξ with Cov ξ = Uᵀ Cov(ĝ) U
+    E gap_T = ½ tr(Λ Γ_T), with Γ_T from the recursion δ⁺ = (I - ηΛ)δ + ηξ with Cov ξ = Uᵀ Cov(ĝ) U
 
     The error of the linearisation is of order 1/T under c/(t + t₀).
 
@@ -72,8 +72,8 @@ def epoch_gap(
     """The mean gap of linearised runs of grpo over reshuffled epochs, in one direction (Theorem 7).
 
     δ_T = Σₜ wₜ (ḡₜ + ξₜ), wₜ = ηₜ (1 - ηₜ₊₁λ) ⋯ (1 - η_Tλ), and the mean gradients ḡ of the
-    m = N/B batches of an epoch add up to 0 at the optimum: an epoch leaves
-    (c₁/B)(N-B)/(N-1) · m/(m-1) · [Σ w² - (Σ w)²/m] of them, nothing where its weights are equal.
+    m = N/B batches of an epoch add up to 0 at the optimum. So an epoch leaves (c₁/B)(N-B)/(N-1) · m/(m-1) ·
+    [Σ w² - (Σ w)²/m] of them, which is 0 if its weights are equal.
 
     Arguments:
         moments: moments of N equally likely prompts at the optimum, with matrices.
@@ -81,7 +81,7 @@ def epoch_gap(
         curvature: λ > 0 of -J there.
         rates: η₁ to η_T, (T,), positive.
         group_size: G, at least 2.
-        batch_size: B, which divides N.
+        batch_size: B, a divisor of N.
         displacement: δ₀.
 
     >>> from ustat_pg.problems import SoftmaxBandit
@@ -98,7 +98,7 @@ def epoch_gap(
     if prompts % batch:
         raise InputError(f"batch size is {batch}: it must divide the number of prompts, {prompts}")
     if np.ptp(moments.context_probs) > DERIVED:
-        raise InputError("epochs need prompts that are equally likely")
+        raise InputError("epochs need equally likely prompts")
     first, single, pair = (float(part[0, 0]) for part in covariance_parts(moments, basis))
     start = np.array([float(displacement)])
     within = grpo_error(size, single, pair) / batch
@@ -124,9 +124,9 @@ def one_step_gap(
     E gap(ĝ), ĝ = ½ (s - s')(z - z') at a prompt x and two outputs
 
     Arguments:
-        prompts: for each its probability, its outputs' probabilities (K,), their scores (K, d) and
-            their sure rewards (K,).
-        gap: the gap that a gradient estimate (d,) leads to.
+        prompts: for each prompt its probability, and its outputs' probabilities (K,), scores (K, d) and sure
+            rewards (K,).
+        gap: function from a gradient estimate (d,) to the gap after the step.
 
     >>> coin = (1.0, [0.5, 0.5], [[1.0], [-1.0]], [1.0, 0.0])
     >>> one_step_gap([coin], lambda estimate: 1 - float(estimate[0]))

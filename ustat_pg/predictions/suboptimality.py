@@ -1,7 +1,7 @@
 """Bounds on the suboptimality gap of the meta-algorithm (Lemma 6, suboptimality).
 
-J is L-smooth and satisfies ‖∇J‖² >= 2μ gap, gap = J* - J; ĝ is unbiased and E‖ĝ - ∇J‖² <= M. Smoothness
-along one step θ + ηĝ gives
+J is L-smooth and satisfies ‖∇J‖² >= 2μ gap, gap = J* - J; ĝ is unbiased and E‖ĝ - ∇J‖² <= M. Smoothness over
+one step θ + ηĝ gives
 
     E gap⁺ <= gap - η(1 - Lη/2) ‖∇J‖² + Lη²M/2.
 
@@ -9,10 +9,10 @@ While η <= 2/L the bracket is not negative, and ‖∇J‖² >= 2μ gap gives t
 
     E gap⁺ <= (1 - 2μη + μLη²) gap + Lη²M/2.
 
-Beyond 2/L the bracket is negative and what is needed is an upper bound on the slope: smoothness again,
-‖∇J‖² <= 2L gap, so that the factor is 1 - 2Lη + L²η² = (1 - Lη)². The two agree at η = 2/L, where both
-are 1. So (27) may be iterated under c/t only from the step at which c/t <= 2/L; here the first steps
-take the other factor. The steps are taken without projection, or never leave Θ.
+Beyond 2/L the bracket is negative, and an upper bound on the slope is needed. Smoothness gives ‖∇J‖² <= 2L
+gap, so the factor is 1 - 2Lη + L²η² = (1 - Lη)². Both factors are 1 at η = 2/L. So under c/t (27) may be
+iterated only after c/t <= 2/L; the first steps use the other factor. Steps have no projection, or never leave
+Θ.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def _constants(pl: float, smoothness: float) -> tuple[float, float]:
     low, high = positive("pl", pl), positive("smoothness", smoothness)
     if low > high:
         raise InputError(
-            f"pl is {low:g} and smoothness {high:g}: no function has μ > L, since "
-            "2μ gap <= ‖∇J‖² <= 2L gap"
+            f"pl is {low:g} and smoothness {high:g}: no function has μ > L, since 2μ gap <= ‖∇J‖² <= 2L gap"
         )
     return low, high
 
@@ -43,15 +42,15 @@ def bound_curve(
     b₀ = gap₀,  b_t = f(η_t) b_{t-1} + L η_t² M/2,
     f(η) = 1 - 2μη + μLη² while η <= 2/L, (1 - Lη)² beyond.
 
-    This is the tightest curve that the proof gives, at every t and for any schedule; the closed forms
-    of the lemma follow from it. It is attained by a quadratic with μ = L whose noise is M everywhere.
+    This is the tightest curve that follows from the proof, at every t and for any schedule; the closed forms
+    of the lemma follow from it. A quadratic with μ = L and noise M everywhere attains it.
 
     Arguments:
         gap: J* - J(θ₀), zero or positive.
         rates: η₁ to η_T, (T,), positive.
         pl: μ of the Polyak-Łojasiewicz inequality (Assumption 4).
         smoothness: L, at least μ (Assumption 3).
-        mse: M, a bound on E‖ĝ - ∇J‖² wherever the run may go; a number, or one per step, (T,).
+        mse: M, a bound on E‖ĝ - ∇J‖² at all points that the run may reach; a number, or one per step, (T,).
 
     >>> bound_curve(1.0, [0.5, 0.5], pl=1.0, smoothness=2.0, mse=0.4).tolist()
     [1.0, 0.6, 0.4]
@@ -93,7 +92,7 @@ def _rate(eta: float, high: float) -> float:
 
 
 def constant_floor(eta: float, *, pl: float, smoothness: float, mse: float) -> float:
-    """The limit of the bound under a constant rate: no number of steps brings it lower (Lemma 6a).
+    """The limit of the bound under a constant rate; more steps do not lower it (Lemma 6a).
 
     L η M / (2μ (2 - Lη))
 
@@ -117,7 +116,7 @@ def constant_bound(
 
     ρᵀ gap₀ + L η M / (2μ (2 - Lη)),   ρ = 1 - 2μη + μLη² in [0, 1)
 
-    It exceeds :func:`bound_curve` by ρᵀ times the floor, which the paper gives away.
+    It exceeds :func:`bound_curve` by ρᵀ times the floor, because the paper drops this term.
 
     Arguments:
         steps: T, whole numbers of at least 0, of any shape.
@@ -144,8 +143,8 @@ def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> flo
 
     L c² M / (2 (2μc - 1))
 
-    The paper's statement is that for every ε > 0 the bound is at most (this + ε)/T from some T on. For
-    finite T read :func:`bound_curve`.
+    In the paper, for every ε > 0 the bound is at most (this + ε)/T from some T on. For finite T use
+    :func:`bound_curve`.
 
     Arguments:
         c: number above 1/(2μ) (Assumption 5b).
@@ -160,6 +159,6 @@ def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> flo
     if 2 * low * rate <= 1:
         raise InputError(
             f"c is {rate:g}: it must be above 1/(2μ) = {1 / (2 * low):g} (Assumption 5b); below "
-            "it the start is forgotten more slowly than 1/T"
+            f"it the effect of the start decays more slowly than 1/T"
         )
     return high * rate**2 * number("mse", mse, minimum=0) / (2 * (2 * low * rate - 1))

@@ -1,15 +1,15 @@
-"""The exact objective where only some outputs survive (survivors).
+"""The exact objective if only some outputs survive (survivors).
 
-An output y survives with probability h(y), independently: late, stale, truncated, rejected or
-unscorable ones are gone before the estimate. With leave-one-out advantages over the n survivors of a
-group of G, and 0 of a lone one,
+An output y survives with probability h(y), independently of others: late, stale, truncated, rejected or
+unscorable outputs are lost before the estimate. With leave-one-out advantages over the n survivors of a group
+of G, and advantage 0 for a lone survivor,
 
-    E ĝ   = P(n ≥ 2) ∇ E[h z]/E[h],        h held still; n ~ Binomial(G, E h)
+    E ĝ   = P(n ≥ 2) ∇ E[h z]/E[h],        h fixed; n ~ Binomial(G, E h)
     E‖ĝ‖² = Σₙ P(n) [ ‖g̃‖² + tr Σ̃/n + (σ̃² tr F̃ + ‖g̃‖²)/(n(n-1)) ]
 
-with moments g̃, Σ̃, σ̃², F̃ of the survivors' law π h/E h about its own means. So it climbs the mean reward of
-survivors: a multiple of the gradient if h depends on the prompt alone, or, with rewards 0 and 1, on the
-reward alone.
+with moments g̃, Σ̃, σ̃², F̃ of the survivors' law π h/E h about its own means. So it climbs the mean reward
+of survivors. Its mean is a multiple of the gradient if h depends only on the prompt, or, with rewards 0 and
+1, only on the reward.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class SurvivorPrediction(Shown):
 
     Arguments:
         mean: E ĝ, (d,).
-        weight: P(n ≥ 2), what multiplies the gradient of the survivors' mean reward, (X,).
+        weight: P(n ≥ 2), the factor of the gradient of the survivors' mean reward, (X,).
         survivors: E n, (X,).
         second_moment: E‖ĝ‖² of one prompt's group, (X,).
-        mse: E‖ĝ - g‖², g the gradient of J.
+        mse: E‖ĝ - g‖², where g is the gradient of J.
         squared_bias: ‖E ĝ - g‖².
-        noise_to_signal: tr Cov ĝ/‖E ĝ‖²; None where E ĝ = 0.
-        cosine: of E ĝ to g; None where either is 0.
+        noise_to_signal: tr Cov ĝ/‖E ĝ‖²; None if E ĝ = 0.
+        cosine: cosine of the angle between E ĝ and g; None if one of them is 0.
     """
 
     mean: Array
@@ -55,13 +55,13 @@ class SurvivorPrediction(Shown):
 def survivor_mse(
     moments: SurvivorMoments, group_size: int, batch_size: int = 1, *, lone: str = "zero"
 ) -> SurvivorPrediction:
-    """Mean and error of leave-one-out advantages over the outputs that survive (survivors).
+    """Compute the mean and error of leave-one-out advantages over the outputs that survive (survivors).
 
     Arguments:
-        moments: from :func:`~ustat_pg.problems.survivor_moments`.
-        group_size: G >= 2, before any is lost.
+        moments: result of :func:`~ustat_pg.problems.survivor_moments`.
+        group_size: G >= 2, before the loss of outputs.
         batch_size: B, prompts drawn independently.
-        lone: what a lone survivor adds: ``zero``, or its raw ``reward`` times its score.
+        lone: part of a lone survivor: ``zero``, or its raw ``reward`` times its score.
 
     >>> from ustat_pg.problems import SoftmaxBandit, survivor_moments
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

@@ -1,19 +1,18 @@
-"""Objectives and noise of estimators over turns: closed forms of the means and of a turn's own noise.
+"""Objectives and noise of estimators over turns: closed forms of the means, and of the noise of each turn.
 
-With qₜ the chance that turn t is reached, gₜ = E[sₜ Rₜ], μₜ = E[rₜ | reached] and wₜ = 1 - E[1/nₜ | reached]
-for the nₜ episodes of a group of G that reach turn t,
+Let qₜ be the chance that turn t is reached, gₜ = E[sₜ Rₜ], μₜ = E[rₜ | reached], and wₜ = 1 - E[1/nₜ |
+reached] for the nₜ episodes of a group of G that reach turn t. Then the means are
 
     episode, to-go, pooled   ∇J = Σₜ gₜ
     episode-mean             (G-1)/G ∇J
     to-go-mean               Σₜ wₜ gₜ,   wₜ = 1 - (1 - (1-qₜ)^G)/(G qₜ)
-    summed                   ∇J - Σᵤ μᵤ cᵤ ∇qᵤ, μᵤ held still, cᵤ = 1 - (1-qᵤ)^(G-1)
+    summed                   ∇J - Σᵤ μᵤ cᵤ ∇qᵤ, μᵤ fixed, cᵤ = 1 - (1-qᵤ)^(G-1)
     pooled-mean              ∇(J - E[ρ]/G), ρ the group's mean over turns
 
-(result turns); where a turn that no other episode reaches is dropped, to-go has Σₜ cₜ gₜ, summed
-Σᵤ cᵤ qᵤ ∇μᵤ, and episode and pooled c₁ ∇J: nothing at G = 1, else ∇J where no episode is absent.
-
-The reason in one line: the baseline of a turn may depend on the other episodes and on what happened
-before the turn, and on nothing that its decision makes happen.
+(result turns). If turns that no other episode reaches are dropped, to-go has Σₜ cₜ gₜ, summed has Σᵤ cᵤ qᵤ
+∇μᵤ, and episode and pooled have c₁ ∇J: this is 0 at G = 1, and otherwise ∇J if no episode is empty. The
+reason: the baseline of a turn may depend on the other episodes and on the past of the turn, but not on
+consequences of the turn's decision.
 """
 
 from __future__ import annotations
@@ -31,34 +30,33 @@ from .closed_forms import compared_share, kept_share, turn_square
 
 CLIMBS = {
     "episode": "J, the expected return: unbiased",
-    "episode-mean": "J, the expected return, by (G-1)/G: the learning rate is rescaled",
+    "episode-mean": "J, the expected return, times (G-1)/G: the learning rate is rescaled",
     "to-go": "J, the expected return: unbiased",
     "to-go-mean": (
-        "each turn's part of J with a weight of its own: later turns, which fewer episodes reach, weigh less"
+        "each turn's part of J with its own weight: later turns, which fewer episodes reach, have less weight"
     ),
     "summed": (
-        "each turn's mean reward among the episodes that reach it, added up, with the chances to reach it "
-        "held still (in large groups): it does not see that a decision keeps an episode alive"
+        "the sum over turns of the mean reward among the episodes that reach the turn, with fixed chances to "
+        "reach it (in large groups): it ignores that a decision can keep an episode alive"
     ),
     "pooled": "J, the expected return: unbiased",
     "pooled-mean": (
-        "J, the expected return, less 1/G of the expected mean over the group's turns: a bias that "
-        "falls as 1/G"
+        "J, the expected return, minus 1/G of the expected mean over the group's turns: the bias falls as 1/G"
     ),
 }
 """The objective of each scheme's mean, in words."""
 
 _DISCOUNTED = {
     "to-go": "no objective in general: each turn's discounted return from there on",
-    "to-go-mean": "no objective in general: each turn's discounted return, later turns with less weight",
-    "summed": "no objective in general: each turn's discounted rewards, the chance to reach them held still",
+    "to-go-mean": "no objective in general: each turn's discounted return, with less weight for later turns",
+    "summed": "no objective in general: each turn's discounted rewards, with fixed chances to reach them",
 }
-"""The same under a discount, of schemes that then climb no return."""
+"""The objectives under a discount, for schemes that then climb no return."""
 
 _OF_COMPARED = (
-    "each turn's part of J by the chance that another episode reaches it: later turns weigh less"
+    "each turn's part of J times the chance that another episode reaches it: later turns count less"
 )
-_NOTHING = "nothing: no other episode is there, and lone turns are dropped"
+_NOTHING = "nothing, because there is no other episode and lone turns are dropped"
 
 
 @record()
@@ -70,9 +68,9 @@ class TurnMean:
         group_size: G.
         mean: E ĝ, (d,).
         by_turn: its parts E ĝₜ, ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ, (T, d).
-        multiple: c where the mean is c ∇J on this problem; None where it is no multiple, or ∇J is 0.
-        cosine: of the angle between the mean and ∇J; None where either is 0.
-        climbs: what it climbs, in words.
+        multiple: c if the mean is c ∇J on this problem; None if it is not a multiple, or ∇J is 0.
+        cosine: cosine of the angle between the mean and ∇J; None if one of them is 0.
+        climbs: its objective in words.
     """
 
     scheme: str
@@ -96,14 +94,14 @@ def turn_mean(
     discount: float = 1.0,
     lone: str = "reward",
 ) -> TurnMean:
-    """The mean of an estimator over turns, in closed form, and what it climbs (result turns).
+    """The mean of an estimator over turns, in closed form, and its objective (result turns).
 
     Arguments:
-        problem: what the policy is trained on, or its list of episodes.
+        problem: a problem with turns, or its list of episodes.
         scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
         group_size: G >= 1.
         discount: γ of the returns, in [0, 1]; J stays the undiscounted return.
-        lone: "reward" or "zero", what :func:`~ustat_pg.estimators.turns` does with a lone turn.
+        lone: "reward" or "zero", as for :func:`~ustat_pg.estimators.turns`.
 
     >>> from ustat_pg.problems import load_episodes
     >>> problem = load_episodes("ustat:tool")
@@ -124,7 +122,7 @@ def turn_mean(
     mean, target = by_turn.sum(axis=0), episodes.gradient()
     square, length = float(target @ target), float(mean @ mean)
     terms = episodes.probs @ (_norms(episodes) * episodes.to_go**2).sum(axis=1)
-    # Below this, a square is what rounding has left of 0.
+    # A square below this is 0 up to rounding.
     least = SQUARE * float(terms)
     multiple = float(mean @ target) / square if square > least else None
     if multiple is not None and float(((mean - multiple * target) ** 2).sum()) > least:
@@ -145,7 +143,7 @@ def turn_mean(
 
 
 def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) -> Array:
-    """E ĝₜ at one prompt, (T, d)."""
+    """The mean E ĝₜ at one prompt, (T, d)."""
     turns = np.arange(part.rewards.shape[1])
     fading = np.triu(discount ** np.maximum(turns - turns[:, None], 0))
     returns = part.rewards @ fading.T * part.reached
@@ -156,11 +154,11 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
     if scheme == "pooled-mean":
         pool = _Pool(part, returns[:, 0], size)
         return plain - _pull(part, part.reached * pool.mean()[:, None])
-    # What stands together is there where a whole episode is, or where the turn is.
+    # An entry is present if the whole episode is, or if the turn is.
     there = reach[:1] if scheme.startswith(("episode", "pooled")) else reach
     if scheme.endswith("-mean"):
         return plain * kept_share(there, size)[:, None]
-    # The chance that another episode is there.
+    # The chance that another episode is present.
     compared = compared_share(there, size)
     kept = compared if lone == "zero" else np.ones(len(there))
     if scheme == "summed":
@@ -182,16 +180,17 @@ def _norms(part: Episodes) -> Array:
 
 
 def _reach(part: Episodes) -> Array:
-    """qₜ, the chance that an episode of the prompt reaches turn t, (T,); 1 where none does."""
-    # The sum of all probabilities may be above 1 by rounding.
+    """qₜ, the chance that an episode of the prompt reaches turn t, (T,); 1 if no episode does."""
+    # Rounding may put the sum of all probabilities above 1.
     reach = np.minimum(part.probs @ part.reached, 1.0)
     return np.where(reach > 0, reach, 1.0)
 
 
 class _Pool:
-    """The group's mean over turns, ρ = S/N, of N turns whose returns add up to S, in its first two moments.
+    """The first two moments of the group's mean over turns ρ = S/N, for N turns with returns that add up to
+    S.
 
-    1/N = ∫₀¹ tᴺ⁻¹ dt and 1/N² = -∫₀¹ log(t) tᴺ⁻¹ dt, so that episodes are independent at each t.
+    1/N = ∫₀¹ tᴺ⁻¹ dt and 1/N² = -∫₀¹ log(t) tᴺ⁻¹ dt, so episodes are independent at each t.
     """
 
     def __init__(self, part: Episodes, returns: Array, size: int) -> None:
@@ -207,19 +206,19 @@ class _Pool:
         ]
 
     def others(self, count: int) -> tuple[Array, Array, Array]:
-        """E tᴺ, E S tᴺ and E S² tᴺ of so many episodes, at the nodes."""
+        """E tᴺ, E S tᴺ and E S² tᴺ for a number of episodes, at the nodes."""
         one, paid, square = self.sums
         whole, but_one, but_two = (one ** max(count - left, 0) for left in range(3))
         pairs = count * (count - 1) * paid**2 * but_two
         return whole, count * paid * but_one, count * square * but_one + pairs
 
     def mean(self) -> Array:
-        """E[ρ | one episode], (E,), of those that have turns."""
+        """E[ρ | one episode], (E,), for episodes with turns."""
         whole, paid, _ = self.others(self.size - 1)
         return self.paid * self._at(self.over * whole) + self._at(self.over * paid)
 
     def square(self) -> Array:
-        """E[ρ² | one episode], (E,), of those that have turns."""
+        """E[ρ² | one episode], (E,), for episodes with turns."""
         whole, paid, square = (self._at(self.over_square * of) for of in self.others(self.size - 1))
         return self.paid**2 * whole + 2 * self.paid * paid + square
 
@@ -253,13 +252,14 @@ class _Pool:
 
 
 def _nodes(degree: int) -> tuple[Array, Array]:
-    """Nodes and weights in (0, 1) for polynomials below a degree of no negative coefficient, by -log t too.
+    """Nodes and weights in (0, 1) for polynomials up to a degree with no negative coefficient, also times
+    -log t.
 
     Sixteen of Gauss and Legendre in each of [1/2, 3/4], [3/4, 7/8], ... and in the last, of length h at most
     1/degree. The ellipse around a panel with half-axes that add up to 3 + √8 of its half reaches as far
     as 1, around the last to 1 + h: there such a polynomial is at most e times its value at 1, and the
-    error at most 64/15 · e/2 · (3 + √8)⁻³² / (1 - (3 + √8)⁻²) = 2e-24 of that value. Panels halve
-    towards 0 too, where the logarithm is not one: what lies below 2⁻⁶⁰ is nothing.
+    error at most 64/15 · e/2 · (3 + √8)⁻³² / (1 - (3 + √8)⁻²) = 2e-24 of that value. Panels also halve
+    towards 0 because of the logarithm; the part below 2⁻⁶⁰ is negligible.
     """
     nearest = max(int(degree) - 1, 1).bit_length()
     low, high = 0.5 ** np.arange(60, 0, -1), 1 - 0.5 ** np.arange(2, nearest + 1)
@@ -270,12 +270,13 @@ def _nodes(degree: int) -> tuple[Array, Array]:
 
 
 def turn_noise(problem: Episodes | HasEpisodes, scheme: str, group_size: int) -> Array:
-    """E‖ĝₜ‖² of each turn's part of one group's gradient, (T,), in closed form (result turns).
+    """The second moment E‖ĝₜ‖² of each turn's part of one group's gradient, (T,), in closed form (result
+    turns).
 
-    ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ is the estimate in turn t's own parameters, where turns share none.
+    ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ is the estimate in turn t's own parameters, if turns share no parameters.
 
     Arguments:
-        problem: what the policy is trained on, or its list of episodes.
+        problem: a problem with turns, or its list of episodes.
         scheme: "none" (returns Rₜ without a baseline), "to-go", "episode" or "pooled-mean".
         group_size: G >= 1.
 
@@ -295,7 +296,7 @@ def turn_noise(problem: Episodes | HasEpisodes, scheme: str, group_size: int) ->
 def _noise(part: Episodes, scheme: str, size: int) -> Array:
     probs, norms, reach = part.probs, _norms(part), _reach(part)
     if scheme == "pooled-mean":
-        # The same of all returns less their mean, whose rounding is smaller.
+        # All returns minus their mean give the same result with less rounding.
         pool = _Pool(part, part.to_go[:, 0] - probs @ part.to_go[:, 0], size)
         squares = pool.returns * (pool.returns - 2 * pool.mean()) + pool.square()
         pairs = [(size - 1) * pool.pair(turn) for turn in range(len(reach))]
@@ -312,7 +313,7 @@ def _noise(part: Episodes, scheme: str, size: int) -> Array:
     known = (f0, f1, f2), (value, variance)
     if scheme == "none":
         return np.asarray(turn_square(size, *known, alone=1, over=0, push=cross))
-    # The baseline is a mean of as many as are there, 0 of none.
+    # The baseline is the mean over the present ones, or 0 if there are none.
     alone = (1 - reach) ** (size - 1)
     one_over = _mean_of(size - 1, reach, lambda k: np.where(k > 0, 1 / np.maximum(k, 1), 0.0))
     if size > 1:
@@ -321,7 +322,7 @@ def _noise(part: Episodes, scheme: str, size: int) -> Array:
 
 
 def _mean_of(count: int, chance: Array, of: Callable[[NDArray[np.int64]], Array]) -> Array:
-    """E f(k), k binomial, of each chance."""
+    """E f(k) for binomial k, for each chance."""
     k = np.arange(count + 1, dtype=np.int64)
     mean: Array = binom.pmf(k, count, chance[:, None]) @ of(k)
     return mean

@@ -1,18 +1,18 @@
 """The exact effect of an imperfect verifier on the gradient and its noise.
 
-A verifier accepts right answers at the rate a and wrong ones at the rate c, at every prompt and whatever the
-answer's text. With pass rate p it sees p̃ = c + (a - c) p, and
+A verifier accepts right answers at the rate a and wrong answers at the rate c, at every prompt and for every
+text. With pass rate p it reports p̃ = c + (a - c) p, and
 
     E ĝ = w(p̃) (a - c) g,
 
-w the weight of :class:`~ustat_pg.predictions.CountTable`, 1 of every unbiased estimator: the direction stays,
-the gradient is (a - c) times as long, and an estimator that divides by a deviation weighs prompts by the pass
-rate that the verifier sees. The moments of the reward it gives are
+where w is the weight of :class:`~ustat_pg.predictions.CountTable`, which is 1 for every unbiased estimator.
+So the direction stays, the gradient is (a - c) times as long, and an estimator that divides by a deviation
+weights prompts by the verifier's pass rate. The moments of the verifier's reward are
 
     E[‖s‖² (z̃ - p̃)]  = (a - c) E[‖s‖² (z - p)]
     E[‖s‖² (z̃ - p̃)²] = (1 - 2p̃) (a - c) E[‖s‖² (z - p)] + p̃ (1 - p̃) E‖s‖²
 
-so that every prediction of rewards 0 and 1 takes them as they are.
+so every prediction for rewards 0 and 1 can use them directly.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .mse import gradient_mse
 def verified_moments(
     moments: Moments, true_positive_rate: float, false_positive_rate: float
 ) -> Moments:
-    """Moments of the rewards 0 and 1 that a verifier gives which errs.
+    """Moments of the 0/1 rewards of a verifier that makes errors.
 
     Arguments:
-        moments: those of a verifier that never errs, or a problem; rewards 0 and 1.
+        moments: a problem, or moments, with a verifier without errors; rewards 0 and 1.
         true_positive_rate: a, the share of right answers that are accepted.
         false_positive_rate: c, the share of wrong answers that are accepted.
 
@@ -51,7 +51,7 @@ def verified_moments(
     """
     right = number("true_positive_rate", true_positive_rate, minimum=0.0, maximum=1.0)
     wrong = number("false_positive_rate", false_positive_rate, minimum=0.0, maximum=1.0)
-    require_binary(moments, "a verifier that errs")
+    require_binary(moments, "a verifier with errors")
     signal = right - wrong
     value = seen_rate(moments.value, right, wrong)
     variance = value * (1 - value)
@@ -88,14 +88,15 @@ class VerifierEffect(Shown):
 
     Arguments:
         true_positive_rate, false_positive_rate: a and c.
-        estimator, group_size, batch_size: what was asked.
-        signal: a - c, the length of the mean gradient where the estimator is unbiased, in ∇J; at 0 or below
-            nothing is learnt, or the wrong thing.
+        estimator, group_size, batch_size: the arguments.
+        signal: a - c, the factor on ∇J for unbiased estimators; at 0 nothing is learnt, and below 0 the wrong
+            thing.
         pass_rates: p̃ of each prompt, (X,).
         mean_factors: ⟨E ĝ, g⟩/‖g‖² of each prompt, (X,).
-        noise_to_signal: tr Cov ĝ/‖E ĝ‖²; None where the mean gradient is 0.
-        without_errors: the same of a verifier that never errs.
-        best_group_size, best_without_errors: G* of grpo at each; infinite of a single prompt.
+        noise_to_signal: tr Cov ĝ/‖E ĝ‖²; None if the mean gradient is 0.
+        without_errors: the same for a verifier without errors.
+        best_group_size, best_without_errors: G* of grpo with and without errors; infinite for a single
+            prompt.
     """
 
     true_positive_rate: float
@@ -117,14 +118,14 @@ class VerifierEffect(Shown):
             f"{1 - self.true_positive_rate:.3g} of the right ones refused"
         )
         if self.signal <= 0:
-            push = "is 0" if self.signal == 0 else "points the wrong way"
+            push = "is 0" if self.signal == 0 else "points in the wrong direction"
             return f"{errs} the mean gradient {push}."
         lines = [f"{errs} the gradient of the expected reward is {self.signal:.4g} times as long."]
         if self.noise_to_signal is not None and self.without_errors:
             times = self.noise_to_signal / self.without_errors
             lines.append(
                 f"Noise over signal of {self.estimator} at G = {self.group_size} is "
-                f"{self.noise_to_signal:.4g}, {times:.3g} times that of a verifier that never errs."
+                f"{self.noise_to_signal:.4g}, {times:.3g} times that of a verifier without errors."
             )
         if isfinite(self.best_without_errors):
             lines.append(
@@ -143,13 +144,13 @@ def verifier_effect(
     group_size: int = 8,
     batch_size: int = 1,
 ) -> VerifierEffect:
-    """The effect of a verifier's errors on an estimator's mean and noise, and to the best group size.
+    """The effect of a verifier's errors on an estimator's mean and noise, and on the best group size.
 
     Arguments:
-        moments: those of a verifier that never errs, or a problem; rewards 0 and 1.
+        moments: a problem, or moments, with a verifier without errors; rewards 0 and 1.
         true_positive_rate: a, the share of right answers that are accepted.
         false_positive_rate: c, the share of wrong answers that are accepted.
-        estimator: a name with a closed form, as :func:`~ustat_pg.predictions.gradient_mse` takes it.
+        estimator: a name with a closed form, as for :func:`~ustat_pg.predictions.gradient_mse`.
         group_size: G >= 1.
         batch_size: B >= 1.
 

@@ -1,4 +1,4 @@
-"""Mean and error of estimators that sum weighted scores, with rewards 0 and 1 (practical_mse).
+"""The mean and error of estimators that sum weighted scores, with rewards 0 and 1 (practical_mse).
 
     ĝ = (1/G) Σᵢ (Aᵢ uᵢ + vᵢ),    Aᵢ a table a₁(n), a₀(n) by the number of successes,
 
@@ -30,12 +30,12 @@ Vectors = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class WeightedPrediction(Shown):
-    """The mean of a minibatch gradient that sums weighted scores, and its error.
+    """The mean and error of a minibatch gradient that sums weighted scores.
 
     Arguments:
         means: E[ĝ | x], (X, d).
         mean: E ĝ, (d,).
-        mse: E‖ĝ - target‖², the variance and the squared bias together.
+        mse: E‖ĝ - target‖², the variance plus the squared bias.
         variance: tr Cov ĝ, over prompts drawn independently.
         squared_bias: ‖E ĝ - target‖².
     """
@@ -50,10 +50,10 @@ class WeightedPrediction(Shown):
 def weighted_mse(
     outcomes: WeightedOutcomes, estimator: str | CountTable, group_size: int, batch_size: int = 1
 ) -> WeightedPrediction:
-    """Mean and error of a minibatch gradient that sums weighted scores (practical_mse).
+    """Compute the mean and error of a minibatch gradient that sums weighted scores (practical_mse).
 
     Arguments:
-        outcomes: with their weighted scores; a problem's ``weighted_outcomes()``.
+        outcomes: outcomes with weighted scores; a problem's ``weighted_outcomes()``.
         estimator: a name that is a table by counts, such as grpo or std, or the table.
         group_size: G.
         batch_size: B, prompts drawn independently.

@@ -1,4 +1,4 @@
-"""Problems: what a policy is trained on, with exact ground truth."""
+"""Problems on which policies are trained, with exact results."""
 
 import lazy_loader
 

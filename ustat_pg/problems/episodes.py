@@ -1,8 +1,8 @@
-"""Problems with turns: small episodes that can be listed, of a policy whose decisions end them.
+"""Problems with turns: small episodes that can be listed, with a policy that decides when they end.
 
-States, the actions of each with their logits, and where each action leads: rewards, and the next state or the
-end. States may meet again along different ways. At fixed parameters such a problem is a softmax bandit whose
-outputs are the episodes, with a score for each turn.
+A problem has states, the actions of each with logits, and the outcomes of each action: rewards, and the next
+    state or the end. Different paths may lead to the same state. At fixed parameters such a problem is a
+    softmax bandit with the episodes as outputs and a score for each turn.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from .named import PREFIX
 from .softmax_bandit import SoftmaxBandit
 
 MOST_EPISODES = 100_000
-"""A problem of more episodes is refused."""
+"""The largest number of episodes of a problem."""
 
 MOST_BYTES = 2 * 10**9
-"""Bytes of the dense scores (E, T, d) of a problem's episodes; a problem of more is refused."""
+"""The largest size of the dense scores (E, T, d) of a problem's episodes, in bytes."""
 
 _NEVER = -1e4
-"""Logit of an arm that pads the rows of a bandit: its probability is 0."""
+"""The logit of an arm that pads the rows of a bandit; its probability is 0."""
 
 
 class Move(NamedTuple):
-    """One thing that an action can lead to.
+    """A possible outcome of an action.
 
     Arguments:
         prob: its probability given state and action.
@@ -59,7 +59,7 @@ class Move(NamedTuple):
 
 
 class Action(NamedTuple):
-    """An action of a state: its name, its logit and what it can lead to."""
+    """An action of a state: its name, its logit and its possible outcomes."""
 
     name: str
     logit: float
@@ -73,10 +73,10 @@ class EpisodeProblem:
     The parameters are the logits of all actions, in order: ∂ log π(a | x)/∂θ_{x,b} = 1{a = b} - π(b | x).
 
     Arguments:
-        names: of the states, (S,).
-        start_probs: chance that an episode, a prompt's group, begins in each, (S,).
-        actions: of each state, at least one.
-        max_turns: an episode ends after this many turns, wherever it is; needed where states lead back.
+        names: names of the states, (S,).
+        start_probs: probability that an episode, or a prompt's group, starts in each state, (S,).
+        actions: actions of each state, at least one.
+        max_turns: largest number of turns of an episode; needed if a path can return to a state.
 
     >>> problem = episode_problem({
     ...     "start": {"ask": 1},
@@ -109,7 +109,7 @@ class EpisodeProblem:
         return np.cumsum([0, *map(len, self.actions)])
 
     def parameters(self, state: str) -> slice:
-        """Where a state's parameters stand."""
+        """The slice of a state's parameters."""
         if state not in self.names:
             raise InputError(
                 f"state {state!r} is unknown: it must be one of {', '.join(self.names)}"
@@ -157,8 +157,8 @@ class EpisodeProblem:
                 listed.append((start, *episode))
                 if len(listed) > MOST_EPISODES:
                     raise InputError(
-                        f"there are more than {MOST_EPISODES} episodes: take a smaller problem, or a smaller "
-                        "max_turns where states lead back"
+                        f"there are more than {MOST_EPISODES} episodes: take a smaller problem, "
+                        f"or a smaller max_turns if a path can return to a state"
                     )
         turns = max(len(steps) for _, _, steps in listed)
         shape = len(listed), turns
@@ -175,7 +175,7 @@ class EpisodeProblem:
             states[e, inside], taken[e, inside], rewards[e, inside] = zip(*steps, strict=True)
         reached = states >= 0
         taken[reached] += self._first[states[reached]]
-        # The score of each action; past the end there is none.
+        # The score of each action; there is no action past the end.
         table = np.zeros((self.d + 1, self.d))
         for first, law in zip(self._first, self.policy, strict=False):
             own = slice(first, first + len(law))
@@ -186,7 +186,7 @@ class EpisodeProblem:
         return Episodes(chances, starts, rewards, reached, states, scores)
 
     def _from(self, start: int) -> Iterator[tuple[float, tuple[tuple[int, int, float], ...]]]:
-        """Each episode that begins in a state: its chance, and (state, action, reward) of its turns."""
+        """The episodes that start in a state: the probability, and (state, action, reward) of each turn."""
         open_: list[tuple[float, int, tuple[tuple[int, int, float], ...]]] = [(1.0, start, ())]
         while open_:
             chance, state, steps = open_.pop()
@@ -205,12 +205,12 @@ class EpisodeProblem:
                         open_.append((likely, move.to, after))
                 if len(open_) > MOST_EPISODES or len(steps) > MOST_EPISODES:
                     raise InputError(
-                        f"there are more than {MOST_EPISODES} episodes: take a smaller problem, or give "
-                        "max_turns where states lead back"
+                        f"there are more than {MOST_EPISODES} episodes: take a smaller problem, "
+                        f"or give max_turns if a path can return to a state"
                     )
 
     def objective(self) -> float:
-        """J = E R₁, the expected return."""
+        """The expected return, J = E R₁."""
         return self.episodes.objective()
 
     def gradient(self) -> Array:
@@ -218,9 +218,9 @@ class EpisodeProblem:
         return self.episodes.gradient()
 
     def bandit(self) -> SoftmaxBandit:
-        """The softmax bandit whose outputs are the episodes and whose rewards are their returns.
+        """The softmax bandit with the episodes as outputs and their returns as rewards.
 
-        Its scores are Σₜ sₜ, so that its moments and predictions are those of whole episodes.
+        Its scores are Σₜ sₜ, so its moments and predictions are those of whole episodes.
         """
         chances, parts = zip(*self.episodes.prompts(), strict=True)
         most = max(len(part.probs) for part in parts)
@@ -238,15 +238,15 @@ class EpisodeProblem:
 
 
 def episode_problem(data: Mapping[str, Any]) -> EpisodeProblem:
-    """A problem with turns from nested mappings, as its files hold them.
+    """A problem with turns from nested mappings, in the form of its files.
 
     Arguments:
         data: ``start``, the chances of states by name; ``states``, the actions of each by name, with a
-            ``logit`` (0 unless given) and ``moves``, each with ``prob``, ``reward`` (0 unless given) and
-            ``to``, a state (the end unless given); and ``max_turns``, where states lead back.
+            ``logit`` (default: 0) and ``moves``, each with ``prob``, ``reward`` (default: 0) and ``to``, a
+            state (default: the end); and ``max_turns``, if a path can return to a state.
 
     Raises:
-        InputError: it is not of this form; the message says where.
+        InputError: the data have another form; the message says where.
     """
     _only("a problem with turns", data, {"start", "states"}, {"max_turns", "title"})
     states, start = _mapping("states", data["states"]), _mapping("start", data["start"])
@@ -269,7 +269,7 @@ def episode_problem(data: Mapping[str, Any]) -> EpisodeProblem:
 
 
 def _ends(names: tuple[str, ...], rows: tuple[tuple[Action, ...], ...]) -> None:
-    """Refuse states that lead back to themselves."""
+    """Raise an error if a path can return to a state."""
     after = {
         x: {move.to for action in row for move in action.moves if move.to is not None}
         for x, row in enumerate(rows)
@@ -278,7 +278,9 @@ def _ends(names: tuple[str, ...], rows: tuple[tuple[Action, ...], ...]) -> None:
         TopologicalSorter(after).prepare()
     except CycleError as error:
         way = " to ".join(names[x] for x in reversed(error.args[1]))
-        raise InputError(f"states lead back, {way}: max_turns must say when episodes end") from None
+        raise InputError(
+            f"a path returns to its state, {way}: give max_turns to end episodes"
+        ) from None
 
 
 def _action(where: str, name: str, data: Any, names: tuple[str, ...]) -> Action:
@@ -304,7 +306,7 @@ def _mapping(what: str, data: Any) -> Mapping[str, Any]:
 
 
 def _only(what: str, data: Any, needed: set[str], others: set[str]) -> None:
-    """Refuse a mapping that lacks a key or has another."""
+    """Raise an error if a mapping lacks a key or has an unknown key."""
     if not isinstance(data, Mapping):
         raise InputError(f"{what} is {data!r}: it must be an object")
     if missing := needed - set(data):
@@ -326,13 +328,13 @@ def _shipped() -> Any:
 
 
 def episode_problems() -> tuple[str, ...]:
-    """The names of the problems with turns that ship with the library, each behind ``ustat:``."""
+    """The names of the problems with turns that ship with the library, each after ``ustat:``."""
     names = (file.name for file in _shipped().iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
 def holds_turns(problem: Any) -> bool:
-    """Whether a file, a name behind ``ustat:`` or a mapping is of a problem with turns."""
+    """Whether a file, a name after ``ustat:`` or a mapping is a problem with turns."""
     if isinstance(problem, Mapping):
         return "states" in problem
     name = str(problem)
@@ -348,11 +350,11 @@ def load_episodes(
     """Read a problem with turns: a ``.json`` file, its mapping, or one that ships with the library.
 
     Arguments:
-        source: file, or a name of :func:`episode_problems` behind ``ustat:``; a mapping as
-            :func:`episode_problem` takes it; a problem is left as it is.
+        source: file, a name of :func:`episode_problems` after ``ustat:``, or a mapping as for
+            :func:`episode_problem`; a problem is returned unchanged.
 
     Raises:
-        InputError: the file cannot be read, or its problem is refused; the message begins with its name.
+        InputError: the file cannot be read, or its problem is invalid; the message begins with its name.
 
     >>> load_episodes("ustat:tool").objective()
     0.54

@@ -1,4 +1,4 @@
-"""Problems in files: JSON, or the same arrays as ``.npz``."""
+"""Files of problems: JSON, or ``.npz`` with the same arrays."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> Soft
     """Read a problem: a ``.json`` or ``.npz`` file, named arrays, or one that ships with the library.
 
     Arguments:
-        source: file, or a name of :func:`named_problems` behind ``ustat:``; arrays as
-            :func:`problem_from_mapping` takes them; a problem is left as it is.
+        source: file, a name of :func:`named_problems` after ``ustat:``, or arrays as for
+            :func:`problem_from_mapping`; a problem is returned unchanged.
 
     Raises:
-        InputError: the file cannot be read, is of another kind, or its problem is refused; the
-            message begins with the file's name. Or no problem has the name.
+        InputError: the file cannot be read, is of another kind, or has an invalid problem (the message begins
+            with the file's name); or no problem has the name.
 
     >>> load_problem("ustat:skewed").moments().value
     array([0.8])
@@ -40,7 +40,7 @@ def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> Soft
             f"problem is {source!r:.80}: it must be a SoftmaxBandit, named arrays, a file or ustat:NAME"
         )
     if holds_turns(source):
-        raise InputError(f"{source}: it is a problem with turns, which load_episodes reads")
+        raise InputError(f"{source}: it is a problem with turns: use load_episodes")
     if str(source).startswith(PREFIX):
         return named_problem(str(source)).problem
     path = Path(source)
@@ -49,7 +49,7 @@ def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> Soft
         raise InputError(
             f"{path}: its name must end in .json or .npz, or begin with ustat:"
             + (
-                "; a log goes to ustat-pg rewards, or to advise as rollouts of a ModelPool"
+                "; for a log use ustat-pg rewards, or advise with rollouts of a ModelPool"
                 if log
                 else ""
             )
@@ -70,10 +70,10 @@ _LOGS = (".jsonl", ".csv", ".parquet")
 
 
 def save_problem(problem: SoftmaxBandit, path: str | Path) -> None:
-    """Write a problem to a ``.json`` or ``.npz`` file, to be read back unchanged."""
+    """Write a problem to a ``.json`` or ``.npz`` file, which can be read back without changes."""
     path = Path(path)
     if not problem.policy.in_files:
-        raise InputError(f"{path}: files do not hold a {type(problem.policy).__name__}")
+        raise InputError(f"{path}: files cannot store a {type(problem.policy).__name__}")
     if path.suffix == ".npz":
         with path.open("wb") as file:
             np.savez_compressed(file, **problem.arrays())  # type: ignore[arg-type]

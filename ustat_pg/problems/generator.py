@@ -1,4 +1,4 @@
-"""Random problems for property tests and for claims, by seed; every corner has a kind of its own."""
+"""Random problems for property tests and claims, by seed; every corner case is a kind."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ KINDS = (
 """The kinds that :func:`random_problem` can draw.
 
 ``assumption-2`` has a uniform policy: ‖s‖² is the same for every outcome, so that Assumption 2
-holds for every reward. All others are drawn from continuous laws and lie outside it, except
-``equal-rewards``, which lies inside, and two-armed ones, where ‖s‖² may be the same as well.
+holds for every reward. All other kinds are drawn from continuous laws and violate it, except
+``equal-rewards``, which satisfies it, and two-armed problems, in which ‖s‖² may be equal too.
 """
 
 
 def random_problem(
     seed: int, kind: str = "plain", *, contexts: int = 3, arms: int | None = None
 ) -> SoftmaxBandit:
-    """A random problem of the kind asked for; the same seed gives the same problem.
+    """A random problem of one kind; the same seed gives the same problem.
 
     Arguments:
         seed: a whole number, at least 0.
         kind: one of :data:`KINDS`.
         contexts: X (1 for the kind ``one-context``).
-        arms: K; 2 for the kind ``two-arms``, else 3 or 4 unless given.
+        arms: K; 2 for the kind ``two-arms`` (default for other kinds: 3 or 4).
 
     >>> random_problem(1, "two-arms").arms
     2

@@ -1,8 +1,8 @@
-"""Real data as a problem: any labelled table is a contextual bandit.
+"""Problems from real data: any labelled table is a contextual bandit.
 
-A context is a row, an arm a label to predict, the reward 1 if it is right and 0 if not. The policy
-is linear softmax in the row's features, trained to a chosen strength, so that pass rates look like
-those of a model that has learned something and not everything.
+A context is a row, an arm is a label to predict, and the reward is 1 if the label is right and 0 if not. The
+policy is a linear softmax in the row's features, trained to a chosen strength, so pass rates look like those
+of a partly trained model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .softmax_bandit import SoftmaxBandit
 def labelled_problem(
     features: ArrayLike, labels: ArrayLike, pass_rate: float = 0.6
 ) -> SoftmaxBandit:
-    """A labelled table as a bandit, with a policy of the mean pass rate asked for.
+    """A labelled table as a bandit, with a policy of a given mean pass rate.
 
     The weights are those of a logistic regression on the table itself, times the factor that gives
     the pass rate; an intercept is a feature that is 1 in every row.
@@ -31,13 +31,13 @@ def labelled_problem(
         pass_rate: mean of π(right label | row), above 1/K.
 
     Raises:
-        InputError: fewer than two labels, lengths that differ, or a pass rate out of reach.
+        InputError: there are fewer than two labels, lengths differ, or the pass rate is out of reach.
 
     >>> table = labelled_problem([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1], pass_rate=0.8)
     >>> round(table.objective(), 6)
     0.8
     """
-    # scikit-learn takes most of a second to import, and few callers need it.
+    # Importing scikit-learn takes most of a second, and few callers need it.
     from scipy.optimize import brentq
     from sklearn.linear_model import LogisticRegression
 
@@ -48,8 +48,8 @@ def labelled_problem(
             f"labels have shape {np.shape(labels)}: one per row ({len(table)}) is needed"
         )
     if len(names) < 2:
-        raise InputError("labels have one value only: a choice needs at least two")
-    # One thread: more of them only wait for each other on a table of this size.
+        raise InputError("labels have only one value: a choice needs at least two")
+    # One thread is used, because several would only wait for each other on a table of this size.
     with threadpool_limits(1):
         fit = LogisticRegression(C=0.1, max_iter=5000, tol=1e-6).fit(table, arms)
     weights = np.column_stack([fit.coef_, fit.intercept_])
@@ -74,7 +74,7 @@ def labelled_problem(
             f"pass_rate is {pass_rate}: this table allows more than {low:.4g} and less than {high:.4g}"
         )
     strength = brentq(lambda factor: rate(factor) - pass_rate, 0.0, strongest, xtol=1e-12)
-    # Rounded so that the problem does not depend on the last bits of a solver's answer.
+    # Rounding makes the problem independent of the last bits of a solver's result.
     return problem(np.round(strength * weights, 6))
 
 

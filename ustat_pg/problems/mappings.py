@@ -1,4 +1,4 @@
-"""Problems as named arrays."""
+"""Conversion of named arrays to problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {*_COMMON, "offset"}.union(*_FORMS)
 
 
 def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
-    """The problem that named arrays describe.
+    """The problem described by named arrays.
 
     Arguments:
         data: ``context_probs`` [X], ``reward_values`` and ``reward_probs`` [X][K][R], and one of
@@ -47,7 +47,7 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
 
 
 def _meant(names: Iterable[str], known: Collection[str]) -> str:
-    """Names, each unknown one with the nearest that is known."""
+    """Names, each unknown one with the nearest known one."""
     near = {name: nearest(name, known) for name in map(str, names) if name not in known}
     return ", ".join(
         f"{name} (did you mean {near[name][0]}?)" if near.get(name) else str(name) for name in names
@@ -55,9 +55,9 @@ def _meant(names: Iterable[str], known: Collection[str]) -> str:
 
 
 def example_problem() -> dict[str, Any]:
-    """A small problem as a file would hold it: two prompts, three answers, one kind of reward each.
+    """A small problem in the form of a file: two prompts, three answers, one kind of reward each.
 
-    The first prompt's answers are right or wrong; the second's are graded and one is noisy.
+    The first prompt's answers are right or wrong; the second prompt's answers are graded, and one is noisy.
     """
     return {
         "context_probs": [0.6, 0.4],

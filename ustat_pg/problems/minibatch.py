@@ -1,4 +1,4 @@
-"""A minibatch of a problem: what one draw of prompts and groups holds."""
+"""A minibatch of a problem: one draw of prompts and groups."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _GIVEN = {
     "predicted_value": "write critic=[...], a value for each context",
     "best_table": "write estimator=best_table(problem, group_size).estimator, of ustat_pg.predictions",
 }
-"""How what an estimator needs, and no problem knows, is given."""
+"""How to give estimators the values that problems do not have."""
 
 
 @record()
 class Minibatch(Shown):
-    """A minibatch of B prompts with G outputs each, and the advantages that an estimator gives them.
+    """A minibatch of B prompts with G outputs each, and an estimator's advantages for them.
 
     Arguments:
         contexts: x, (B,).
@@ -65,8 +65,7 @@ def draw(
         advantages = finite_array("advantages", estimator(rewards))
         if advantages.shape != rewards.shape:
             raise InputError(
-                f"advantages have shape {advantages.shape} for rewards {rewards.shape}: "
-                "they must be equal"
+                f"advantages have shape {advantages.shape} for rewards {rewards.shape}: they must be equal"
             )
     else:
         advantages = _advantages(problem, estimator, contexts, actions, rewards, constant, critic)
@@ -89,11 +88,11 @@ def _advantages(
     constant: float | None,
     critic: ArrayLike | None,
 ) -> Array:
-    """Advantages of an estimator that has a name, (B, G), with what it needs beside the rewards."""
+    """Advantages of a named estimator, (B, G), with the values that it needs in addition to rewards."""
     from ..estimators import advantages
 
     probs, norms = problem.policy.probs, problem.policy.squared_norms
-    # Not by its moments, which a problem of weighted scores has none of.
+    # Moments cannot be used, because a problem with weighted scores has none.
     known: dict[str, Any] = {
         "value": expected_reward(probs, problem.mean_rewards)[contexts],
         "optimal_baseline": optimal_baseline(probs, problem.mean_rewards, norms)[contexts],
@@ -111,7 +110,7 @@ def _advantages(
     needs = record_of(name).needs
     missing = [need for need in needs if need not in known]
     if missing:
-        raise InputError(f"{name} needs its {missing[0]}, which is not given: {_GIVEN[missing[0]]}")
+        raise InputError(f"{name} needs its {missing[0]}: {_GIVEN[missing[0]]}")
     for argument, need in (("constant", "constant"), ("critic", "predicted_value")):
         if need in known and need not in needs:
             raise InputError(f"{argument} is given, which {name} does not take")
@@ -123,16 +122,16 @@ def _total(array: Any) -> Any:
 
 
 def expected_reward(probs: Any, rewards: Any, total: Callable[[Any], Any] = _total) -> Any:
-    """V = E z of outcomes on the last axis, in NumPy or torch."""
+    """V = E z for outcomes on the last axis, in NumPy or torch."""
     return total(probs * rewards)
 
 
 def optimal_baseline(
     probs: Any, rewards: Any, squared_norms: Any, total: Callable[[Any], Any] = _total
 ) -> Any:
-    """b* = E[‖s‖² z] / E‖s‖² of outcomes on the last axis, V where all scores are 0."""
+    """b* = E[‖s‖² z] / E‖s‖² for outcomes on the last axis; V if all scores are 0."""
     value = expected_reward(probs, rewards, total)
     weights = probs * squared_norms
     weight = total(weights)
-    # Off V, so that an offset of the rewards costs no digits.
+    # V is subtracted first, so that an offset of the rewards costs no digits.
     return value + total(weights * (rewards - value[..., None])) / (weight + (weight == 0))

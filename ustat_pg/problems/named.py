@@ -1,8 +1,8 @@
-"""Problems that ship with the library and go by a name, to be cited and compared on: ``ustat:skewed``.
+"""Named problems that ship with the library, for citing and comparing: ``ustat:skewed``.
 
-Each is a JSON file with the arrays of the problem, where it comes from, its licence, and its exact moments
-at these parameters. A file never changes: another problem has another name, a corrected one another
-version, and ``ustat:skewed@1`` is what a paper cites.
+Each is a JSON file with the arrays of the problem, its source, its licence, and its exact moments at these
+parameters. A file never changes: another problem gets another name, and a correction gets another
+version. A paper cites ``ustat:skewed@1``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .mappings import problem_from_mapping
 from .softmax_bandit import SoftmaxBandit
 
 PREFIX = "ustat:"
-"""The prefix of these problems' names, which distinguishes them from files."""
+"""The prefix of these problems' names, which separates them from files."""
 
 
 @record()
@@ -27,12 +27,12 @@ class NamedProblem:
     """A problem that ships with the library.
 
     Arguments:
-        name: name behind ``ustat:``.
-        version: number that a change of the file would raise.
-        title: what it is, in a line.
-        origin: made-up, or real.
-        source: where it comes from, in words.
-        licence: of the file.
+        name: name after ``ustat:``.
+        version: number that would increase with a change of the file.
+        title: description in one line.
+        origin: made-up or real.
+        source: source in words.
+        licence: licence of the file.
         problem: the problem itself.
         moments: its exact moments by the names of :class:`~ustat_pg.moments.record.Moments`: arrays (X,), and
             mean_gradient_sq.
@@ -81,7 +81,7 @@ def _read(name: str) -> NamedProblem:
 
 
 def named_problems() -> tuple[NamedProblem, ...]:
-    """All problems that ship with the library, by their names' order.
+    """All problems that ship with the library, sorted by name.
 
     >>> [each.name for each in named_problems()][:3]
     ['balanced', 'coin', 'digits-3']
@@ -108,6 +108,6 @@ def named_problem(name: str) -> NamedProblem:
     problem = _read(bare)
     if at and version != str(problem.version):
         raise InputError(
-            f"problem {PREFIX}{bare} is here in version {problem.version}, not in {version or 'none'}"
+            f"the library has version {problem.version} of problem {PREFIX}{bare}, not {version or 'none'}"
         )
     return problem

@@ -1,4 +1,6 @@
-"""The softmax bandit: finite contexts, K arms, any finite reward law; every moment by enumeration."""
+"""The softmax bandit with finitely many contexts, K arms and any finite reward law; all moments by
+enumeration.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from ..validation import (
 from .minibatch import Minibatch, draw
 
 _LARGEST_MAGNITUDE = 1e50
-"""Rewards and logits above this are refused: variances of squared errors take fourth powers."""
+"""The largest allowed reward and logit, because variances of squared errors need fourth powers."""
 
 
 @record()
@@ -36,7 +38,7 @@ class Outcomes:
     """The outcomes of one rollout: the (arm, reward) pairs of positive probability, per context.
 
     Arguments:
-        counts: number of them, (X,); rows are padded to the longest with probability 0.
+        counts: number of outcomes, (X,); rows are padded to the longest with probability 0.
         arms: (X, M).
         rewards: (X, M).
         probs: (X, M), each row sums to 1.
@@ -49,7 +51,7 @@ class Outcomes:
 
 
 def _by_arm(name: str, probs: ArrayLike, numbers: Array) -> tuple[Array, Array]:
-    """Logits of a policy and a number for each of its arms, (X, K) each."""
+    """The logits of a policy and a number for each arm, (X, K) each."""
     law = finite_array("probs", probs)
     if law.ndim not in (1, 2):
         raise InputError(f"probs have shape {law.shape}: they must be (K,) or (X, K)")
@@ -60,7 +62,7 @@ def _by_arm(name: str, probs: ArrayLike, numbers: Array) -> tuple[Array, Array]:
         )
     if (law == 0).any():
         where = np.argwhere(law == 0)[0].tolist()
-        raise InputError(f"probs is 0 at {where}: it has no logit, so leave the arm out")
+        raise InputError(f"probs is 0 at {where}, which has no logit: leave the arm out")
     return np.log(np.atleast_2d(law)), np.atleast_2d(numbers)
 
 
@@ -92,8 +94,7 @@ class SoftmaxBandit:
         shape = self.policy.logits.shape
         if len(self.context_probs) != shape[0]:
             raise InputError(
-                f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} "
-                "contexts"
+                f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} contexts"
             )
         values, law = self.reward_values.shape, self.reward_probs.shape
         if values[:2] != shape or values != law:
@@ -118,7 +119,7 @@ class SoftmaxBandit:
         reward_values: ArrayLike,
         reward_probs: ArrayLike,
     ) -> SoftmaxBandit:
-        """The problem whose parameters are the logits (X, K): d = X K."""
+        """The problem with the logits (X, K) as parameters: d = X K."""
         policy = TabularSoftmax(logits)  # type: ignore[arg-type]
         return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
@@ -126,12 +127,12 @@ class SoftmaxBandit:
     def bernoulli(
         cls, probs: ArrayLike, success: ArrayLike, context_probs: ArrayLike | None = None
     ) -> SoftmaxBandit:
-        """The Bernoulli bandit: rewards 0 and 1, a tabular policy with these probabilities.
+        """The Bernoulli bandit: rewards 0 and 1, and a tabular policy with these probabilities.
 
         Arguments:
             probs: π(k | x), (K,) for one context or (X, K), all above 0; the parameters are their logarithms.
             success: P(z = 1 | x, k), of the same shape.
-            context_probs: ρ(x), (X,); equal unless given.
+            context_probs: ρ(x), (X,) (default: equal).
 
         >>> SoftmaxBandit.bernoulli([0.7, 0.2, 0.1], [1, 0, 0.5]).moments().value
         array([0.75])
@@ -145,12 +146,12 @@ class SoftmaxBandit:
     def from_probs(
         cls, probs: ArrayLike, rewards: ArrayLike, context_probs: ArrayLike | None = None
     ) -> SoftmaxBandit:
-        """The bandit in which each arm has a sure reward, a tabular policy with these probabilities.
+        """The bandit with a sure reward for each arm, and a tabular policy with these probabilities.
 
         Arguments:
             probs: π(k | x), (K,) for one context or (X, K), all above 0; the parameters are their logarithms.
             rewards: z(x, k), of the same shape.
-            context_probs: ρ(x), (X,); equal unless given.
+            context_probs: ρ(x), (X,) (default: equal).
 
         >>> SoftmaxBandit.from_probs([[0.5, 0.5], [0.75, 0.25]], [[2, -1], [1, 0]]).moments().value
         array([0.5 , 0.75])
@@ -217,7 +218,7 @@ class SoftmaxBandit:
 
     @cached_property
     def score_diameters(self) -> Array:
-        """The greatest distance of two scores that can occur, (X,)."""
+        """The greatest possible distance of two scores, (X,)."""
         return self.policy.diameters((self.policy.probs > 0) & (self.reward_probs > 0).any(axis=-1))
 
     @cached_property
@@ -226,7 +227,7 @@ class SoftmaxBandit:
         return (self.reward_values * self.reward_probs).sum(axis=-1)
 
     def objective(self, theta: Array | None = None) -> float:
-        """J(θ) = E z, at the policy's own parameters unless others are given."""
+        """J(θ) = E z (default: at the policy's own parameters)."""
         policy = self.policy if theta is None else self.policy.with_theta(theta)
         return float(self.context_probs @ (policy.probs * self.mean_rewards).sum(axis=-1))
 
@@ -242,7 +243,7 @@ class SoftmaxBandit:
 
     @cached_property
     def _advantage_weights(self) -> Array:
-        """π(k | x) E[a | x, k], (X, K): E s = 0 lets V(x) be taken off, which keeps precision."""
+        """π(k | x) E[a | x, k], (X, K); since E s = 0, V(x) can be subtracted, which keeps precision."""
         return self.policy.probs * (self.reward_probs * self._deviations).sum(axis=-1)
 
     @cached_property
@@ -264,7 +265,7 @@ class SoftmaxBandit:
         return total
 
     def moments(self) -> Moments:
-        """Every moment that predictions read, by enumeration over arms and rewards."""
+        """All moments for predictions, by enumeration over arms and rewards."""
         return self._moments
 
     @cached_property
@@ -286,14 +287,14 @@ class SoftmaxBandit:
         )
 
     def length_moments(self, lengths: ArrayLike | None = None) -> LengthMoments:
-        """Moments by the length of outputs, by enumeration over arms and rewards.
+        """Moments for each length of outputs, by enumeration over arms and rewards.
 
         Arguments:
-            lengths: tokens of every arm, (K,), whole numbers >= 1; unless given those of the policy's
-                outputs, end token included.
+            lengths: tokens of every arm, (K,), whole numbers >= 1 (default: lengths of the policy's outputs,
+                including the end token).
         """
         if lengths is None and self.policy.space is None:
-            raise InputError("the arms of this problem have no lengths: give one for each")
+            raise InputError("the arms of this problem have no lengths: give a length for each arm")
         known = self.policy.space.lengths if lengths is None else lengths  # type: ignore[union-attr]
         tokens = finite_array("lengths", known, 1, minimum=1)
         if len(tokens) != self.arms or (tokens != np.round(tokens)).any():
@@ -336,7 +337,7 @@ class SoftmaxBandit:
     def outcomes(self) -> Outcomes:
         """The possible (arm, reward) pairs of each context."""
         joint = self.policy.probs[:, :, None] * self.reward_probs
-        # Rewards of an arm that are equal are one: the first that is possible stands for them.
+        # Equal rewards of an arm are merged into the first possible one.
         alike = self.reward_values[..., None] == self.reward_values[..., None, :]
         first = (alike & (joint > 0)[..., None, :]).argmax(axis=-1)
         merged = np.zeros_like(joint)
@@ -381,14 +382,14 @@ class SoftmaxBandit:
     ) -> Minibatch:
         """A minibatch drawn from the policy: prompts from ρ, each with a group of independent outputs.
 
-        For looking and teaching: engines draw by address, so that each of their draws can be found again.
+        This is for inspection and teaching; engines draw by address, so each of their draws can be repeated.
 
         Arguments:
-            rng: what is drawn from; it moves on.
+            rng: generator of the draws; its state changes.
             group_size: G >= 1; grpo needs 2.
             batch_size: B >= 1.
-            estimator: whose advantages: a name of :data:`ustat_pg.estimators.FUNCTIONS`, or a function
-                from rewards (B, G) to advantages of that shape.
+            estimator: estimator of the advantages: a name in :data:`ustat_pg.estimators.FUNCTIONS`, or a
+                function from rewards (B, G) to advantages of that shape.
             constant: the number subtracted, for the estimator constant only.
             critic: V_φ(x) for every context, (X,), for the estimator critic only.
 
@@ -404,25 +405,25 @@ class SoftmaxBandit:
     def frac_reward_zero_std(self, group_size: int) -> Array:
         """P(all G rewards of a group are equal | x) = Σ_v P(z = v | x)^G, (X,).
 
-        Such a group has advantages of 0 with the leave-one-out baseline and teaches nothing. Only
-        rewards that are exactly equal count as one.
+        Such a group has advantages 0 with the leave-one-out baseline and gives no signal. Only exactly equal
+        rewards count as equal.
 
         >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
         >>> bandit.frac_reward_zero_std(4)
         array([0.125])
         """
         size = integer("group size", group_size)
-        # Probabilities may sum to a rounding error more than 1, which large powers would show.
+        # The sum of probabilities may exceed 1 by rounding, which large powers would amplify.
         return np.minimum((np.minimum(self._reward_laws, 1.0) ** size).sum(axis=-1), 1.0)
 
     def restrict(self, contexts: Sequence[int], uniform: bool = False) -> SoftmaxBandit:
-        """The problem on some of its contexts: probabilities rescaled, or made equal."""
+        """The problem on some of its contexts, with rescaled or equal probabilities."""
         chosen = np.array([integer("context", c, 0) for c in contexts], dtype=np.intp)
         if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
             raise InputError(f"contexts are {list(contexts)}: they must be distinct, at least one")
         if chosen.max() >= self.contexts:
             raise InputError(
-                f"context {chosen.max()} is not there: contexts are 0 to {self.contexts - 1}"
+                f"context {chosen.max()} does not exist: contexts are 0 to {self.contexts - 1}"
             )
         probs = self.context_probs[chosen]
         if uniform or probs.sum() == 0:
@@ -455,12 +456,12 @@ class SoftmaxBandit:
 
     @cached_property
     def digest(self) -> str:
-        """The name of the problem at its parameters: a digest of its arrays, which addresses draws."""
+        """The name of the problem at its parameters: a digest of its arrays, used in the address of draws."""
         return digest(self.arrays())
 
     @cached_property
     def path_digest(self) -> str:
-        """The name of the problem at all parameters, which addresses the draws of whole runs."""
-        # Only where there are bends, so that linear policies keep their draws.
+        """The name of the problem at all parameters, used in the address of whole runs' draws."""
+        # This is added only if there are bends, so that linear policies keep their draws.
         bends = self.policy.bends
         return self.digest if bends is None else f"{self.digest}/bent{digest(bends)}"

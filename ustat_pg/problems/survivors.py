@@ -1,4 +1,6 @@
-"""Outputs that are lost before the estimate: stale, slow, truncated, rejected, unscorable (survivors)."""
+"""Moments for outputs that may be lost before the estimate: stale, slow, truncated, rejected, unscorable
+(survivors).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ from .softmax_bandit import SoftmaxBandit
 
 
 def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMoments:
-    """Moments of the outputs that survive, each with a chance h of its own, by enumeration.
+    """Moments of the surviving outputs, each with its own survival probability h, by enumeration.
 
-    Survivors follow the law π h/E h. Their scores have a mean, ∇ log E h with h held still; moments of
-    score and reward are about the means of survivors.
+    Survivors follow the law π h/E h. Their scores have the mean ∇ log E h with fixed h; moments of score and
+    reward are centred at the means of survivors.
 
     Arguments:
         problem: the bandit, at its parameters.
-        survival: h(x, k), (X, K), or h(x, k, r) beside each value of the reward, (X, K, R); in [0, 1].
+        survival: h(x, k), (X, K), or h(x, k, r) for each value of the reward, (X, K, R); in [0, 1].
 
     Raises:
-        InputError: chances of another shape or outside [0, 1], or a prompt of which nothing survives.
+        InputError: probabilities have another shape or are outside [0, 1], or no output of a prompt survives.
 
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> lost = survivor_moments(coin, [[1.0, 0.5]])

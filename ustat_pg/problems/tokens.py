@@ -1,7 +1,7 @@
-"""Token problems: a set of prompts, all outputs of a vocabulary, and a verifier as reward.
+"""Token problems: a set of prompts, all outputs over a vocabulary, and a verifier as reward.
 
-The verifier sees a prompt and an output and returns its reward. A policy turns the problem into a
-softmax bandit whose arms are the outputs, so that every moment, engine and prediction serves.
+The verifier gets a prompt and an output and returns a reward. With a policy the problem is a softmax bandit
+with the outputs as arms, so all moments, engines and predictions apply.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Tokens = tuple[int, ...]
 Verifier = Callable[[Tokens, Tokens], float]
 
 _MATRIX_BYTES = 2**29
-"""A (d, d) moment matrix larger than this is refused."""
+"""The largest (d, d) moment matrix, in bytes."""
 
 
 @record()
 class TokenBandit(SoftmaxBandit):
-    """A softmax bandit whose arms are the outputs of a token policy; made by :meth:`TokenProblem.at`."""
+    """A softmax bandit with the outputs of a token policy as arms; :meth:`TokenProblem.at` makes it."""
 
     def _matrices(self) -> Iterator[ContextMatrices]:
         if 8 * self.d**2 > _MATRIX_BYTES:
@@ -48,9 +48,9 @@ class TokenBandit(SoftmaxBandit):
         return super()._matrices()
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that define policy, prompts and rewards, not probabilities computed."""
+        """The arrays that define policy, prompts and rewards, without computed probabilities."""
         named = super().arrays()
-        # Where rewards are certain only files have to say so.
+        # If rewards are certain, only files need their probabilities.
         if not self.policy.in_files and self.reward_probs.shape[-1] == 1:
             del named["reward_probs"]
         return named
@@ -58,18 +58,18 @@ class TokenBandit(SoftmaxBandit):
 
 @record()
 class TokenProblem:
-    """Prompts, the outputs that can answer them, and a verifier as reward.
+    """Prompts, the possible outputs, and a verifier as reward.
 
     Arguments:
         space: the outputs.
-        prompts: each a sequence of tokens, numbers >= 0; those below v are the vocabulary's own.
+        prompts: sequences of tokens, numbers >= 0; those below v belong to the vocabulary.
         verifier: (prompt, output without the end token) to the reward, a finite number.
         probs: ρ, one per prompt; None for equal ones.
-        name: what results call it.
+        name: its name in results.
 
     Raises:
-        InputError: no prompts, tokens that are not whole numbers >= 0, probabilities that do not
-            match, or a reward that is not finite.
+        InputError: there are no prompts, tokens are not whole numbers >= 0, probabilities do not match, or a
+            reward is not finite.
 
     >>> problem = TokenProblem(OutputSpace(3, 2), [(0,), (2,)], lambda x, y: float(sum(y) == x[0]))
     >>> problem.rewards.sum(axis=1), problem.optimum
@@ -96,25 +96,26 @@ class TokenProblem:
 
     @cached_property
     def rewards(self) -> Array:
-        """z(x, k): what the verifier says of each output, (X, K)."""
+        """z(x, k), the verifier's reward for each output, (X, K)."""
         answers = [self.space.content(k) for k in range(self.space.count)]
         table = [[self.verifier(x, y) for y in answers] for x in self.prompts]
         return finite_array("rewards", table, 2)
 
     @property
     def optimum(self) -> float:
-        """J*, the return of a policy that answers each prompt best: Σ_x ρ(x) max_k z(x, k)."""
+        """J* = Σ_x ρ(x) max_k z(x, k), the return of the best answer to each prompt."""
         return float(np.asarray(self.probs) @ self.rewards.max(axis=1))
 
     def at(self, policy: SoftmaxPolicy, memory: int = 2**28) -> TokenBandit:
         """The bandit of a policy at its parameters.
 
-        A policy that can put its scores in a table is asked to, so that engines read them there.
+        If the policy can put its scores in a table, it does so for the engines.
 
         Raises:
-            InputError: other prompts or outputs than the problem's, or tables beyond the memory.
+            InputError: the policy's prompts or outputs differ from the problem's, or tables exceed the
+                memory.
         """
-        # Without a pass of a network, which its logits would need.
+        # This avoids the pass of a network that logits would need.
         for name, theirs, ours in (
             ("outputs", policy.space, self.space),
             ("prompts", policy.prompts, self.prompts),
@@ -130,16 +131,16 @@ class TokenProblem:
         return self.bandit(policy.tabulated(memory))
 
     def bandit(self, policy: SoftmaxPolicy) -> TokenBandit:
-        """The bandit of a policy as it is, not made a table of."""
+        """The bandit of a policy, without a table of scores."""
         rewards = self.rewards[:, :, None]
         return TokenBandit(policy, np.asarray(self.probs), rewards, np.ones_like(rewards))
 
     def gap(self, bandit: SoftmaxBandit) -> float:
-        """J* - J, to the best policy there is (which the policy's family need not hold)."""
+        """J* - J, the gap to the best policy, which need not be in the policy's family."""
         return self.optimum - bandit.objective()
 
 
-# Verifiers are parts of functions, not closures: a problem must survive being pickled.
+# Verifiers are partial functions, not closures, because problems must be picklable.
 
 
 def _modular_sum(modulus: int, graded: bool, prompt: Tokens, output: Tokens) -> float:
@@ -157,13 +158,13 @@ def modular_sum(
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
 ) -> TokenProblem:
-    """Outputs whose digits sum to the prompt's, modulo m.
+    """The problem of outputs with the same sum of digits as the prompt, modulo m.
 
     Arguments:
-        modulus: m, also the vocabulary.
-        length: the most tokens in an output.
+        modulus: m, which is also the size of the vocabulary.
+        length: largest number of tokens in an output.
         end: whether outputs may be shorter.
-        graded: 1 less the distance on the circle over its greatest, instead of right or wrong.
+        graded: reward 1 minus the relative distance on the circle, instead of right or wrong.
         prompts: sequences of digits; None for each residue once.
 
     >>> modular_sum(3, 2).rewards.sum(axis=1)
@@ -183,7 +184,7 @@ def _digit_addition(base: int, digits: int, graded: bool, prompt: Tokens, output
     if not graded:
         return float(len(output) > 0 and number(output) == total)
     places = [total // base**i % base for i in range(digits + 1)]
-    # Digits are compared from the last, as they are added.
+    # Digits are compared from the last one, in the order of addition.
     return sum(a == b for a, b in zip(places, reversed(output), strict=False)) / len(places)
 
 
@@ -198,14 +199,14 @@ def digit_addition(
     """The sum of two numbers, digit by digit, the most significant first.
 
     A prompt is the digits of one number and then those of the other; an output has one digit more.
-    With an end token an output may be shorter, and leading zeros are as right as none.
+    With an end token an output may be shorter, and leading zeros may be left out.
 
     Arguments:
         base: base of the digits, also the vocabulary, at least 2.
         digits: number of digits of each number.
-        graded: the share of the sum's digits that are right, instead of right or wrong.
+        graded: reward by the share of right digits of the sum, instead of right or wrong.
         prompts: sequences of 2 ``digits`` digits; None for all pairs of numbers.
-        end: that of :func:`modular_sum`.
+        end: as for :func:`modular_sum`.
 
     >>> problem = digit_addition(2, 1, prompts=[(1, 1)])
     >>> problem.space.content(int(problem.rewards[0].argmax()))
@@ -240,17 +241,17 @@ def bracket_matching(
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
 ) -> TokenProblem:
-    """Outputs that close all that the prompt opened: together they are balanced.
+    """The problem of outputs that close all brackets of the prompt, so that both together are balanced.
 
     Token 2i opens a bracket of kind i and token 2i + 1 closes it.
 
     Arguments:
         kinds: number of kinds of brackets; the vocabulary is twice that.
-        length: the most tokens in an output.
-        graded: the share of brackets with a partner, instead of balanced or not.
-        prompts: sequences of brackets; None for every run of opening ones that an output of full
+        length: largest number of tokens in an output.
+        graded: reward by the share of brackets with a partner, instead of balanced or not.
+        prompts: sequences of brackets; None for all sequences of opening brackets that an output of full
             length can close.
-        end: that of :func:`modular_sum`.
+        end: as for :func:`modular_sum`.
 
     >>> problem = bracket_matching(1, 2)
     >>> problem.prompts, problem.rewards.argmax(axis=1)
@@ -284,15 +285,15 @@ def sorting(
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
 ) -> TokenProblem:
-    """The prompt's tokens in ascending order.
+    """The problem of sorting the prompt's tokens in ascending order.
 
     Arguments:
         values: v, the vocabulary.
-        length: length of prompts, and the most tokens in an output.
-        graded: the share of places that are right, instead of right or wrong.
+        length: length of prompts, and largest number of tokens in an output.
+        graded: reward by the share of right places, instead of right or wrong.
         prompts: sequences of at most ``length`` values (exactly that many without an end token);
             None for all sequences of that length.
-        end: that of :func:`modular_sum`.
+        end: as for :func:`modular_sum`.
 
     >>> problem = sorting(2, 2)
     >>> problem.rewards.argmax(axis=1)
@@ -320,14 +321,14 @@ def _problem(
 def token_outcomes(
     problem: SoftmaxBandit, theta: ArrayLike | None = None, reference: SoftmaxPolicy | None = None
 ) -> TokenOutcomes:
-    """All outputs of a problem token by token: drawn by its policy, with scores at other parameters.
+    """All outputs of a problem token by token, drawn by its policy, with scores at other parameters.
 
-    A problem whose policy has no tokens has outputs of one token, its arms.
+    If the policy has no tokens, each arm is an output of one token.
 
     Arguments:
-        problem: at the parameters θ_old of the policy that draws.
-        theta: θ (d,); θ_old unless given.
-        reference: the policy of the KL penalty, over the same outputs; π_old unless given.
+        problem: problem at the parameters θ_old of the sampling policy.
+        theta: θ (d,) (default: θ_old).
+        reference: policy of the KL penalty, over the same outputs (default: π_old).
 
     >>> task = modular_sum(2, 2)
     >>> from ustat_pg.policies import PrefixSoftmax
@@ -346,8 +347,7 @@ def token_outcomes(
     other = old if reference is None else reference
     if other.logits.shape != old.logits.shape:
         raise InputError(
-            f"the reference's logits have shape {other.logits.shape}: the policy's have "
-            f"{old.logits.shape}"
+            f"the reference's logits have shape {other.logits.shape}: the policy's have {old.logits.shape}"
         )
 
     def logs(policy: SoftmaxPolicy) -> Array:

@@ -1,4 +1,4 @@
-"""Rewards that a verifier gives which errs."""
+"""Problems with rewards from a verifier that makes errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .softmax_bandit import SoftmaxBandit
 def verified(
     problem: SoftmaxBandit, true_positive_rate: float, false_positive_rate: float
 ) -> SoftmaxBandit:
-    """The bandit whose rewards 0 and 1 a verifier gives which errs.
+    """The bandit with 0/1 rewards from a verifier that makes errors.
 
     Arguments:
-        problem: the bandit of a verifier that never errs; rewards 0 and 1.
+        problem: bandit with a verifier without errors; rewards 0 and 1.
         true_positive_rate: a, the share of right answers that are accepted.
         false_positive_rate: c, the share of wrong answers that are accepted.
 

@@ -1,11 +1,11 @@
-"""Bandits whose estimates sum weighted scores: by length, by an importance ratio, clipped or not.
+"""Bandits with estimates that sum weighted scores: by length, by an importance ratio, clipped or not.
 
 With outputs drawn at fixed parameters such an estimator is
 
     ĝ = (1/G) Σᵢ Aᵢ uᵢ,    uᵢ = Σₜ wₜ sₜ(yᵢ),
 
-and u is a table, as scores are. Engines measure it as they measure any bandit. What is lost is E s = 0:
-a baseline may bias such an estimate, and closed forms that take E s = 0 for granted do not hold.
+and u is a table, like scores. Engines measure it like any bandit. But E u need not be 0: a baseline may bias
+such an estimate, and closed forms that assume E s = 0 do not apply.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .softmax_bandit import SoftmaxBandit
 
 @record()
 class WeightedBandit(SoftmaxBandit):
-    """A bandit with weighted scores in place of scores; made by :meth:`of`.
+    """A bandit with weighted scores instead of scores; :meth:`of` makes it.
 
     Arguments:
-        targets: what the estimates of each context are to be near, (X, d): errors are about their mean.
+        targets: targets of the estimates of each context, (X, d); errors are measured from their mean.
 
     >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> halved = WeightedBandit.of(bandit, [[0.5, 1.0]])
@@ -51,12 +51,12 @@ class WeightedBandit(SoftmaxBandit):
     def of(
         cls, problem: SoftmaxBandit, weights: ArrayLike, targets: ArrayLike | None = None
     ) -> WeightedBandit:
-        """The problem with other weights of its scores, or with others in their place.
+        """The problem with weights on its scores, or with other vectors instead of scores.
 
         Arguments:
-            problem: whose policy draws the outputs.
-            weights: w(x, k), (X, K), by which scores are multiplied; or u(x, k) themselves, (X, K, d').
-            targets: (X, d'); unless given the gradients g(x) of the problem's own expected reward.
+            problem: problem with the policy that draws the outputs.
+            weights: factors w(x, k) of the scores, (X, K); or the vectors u(x, k), (X, K, d').
+            targets: (X, d') (default: the gradients g(x) of the problem's own expected reward).
         """
         given, policy = finite_array("weights", weights), problem.policy
         shape = (problem.contexts, problem.arms)
@@ -65,7 +65,7 @@ class WeightedBandit(SoftmaxBandit):
                 f"weights have shape {given.shape}: they must be one number, or one vector, for each "
                 f"context and arm, {shape}"
             )
-        # By what was given: last bits of products depend on the machine.
+        # The digest uses the given arrays, because last bits of products depend on the machine.
         origin = {**policy.arrays(), "weights": given}
         if given.ndim == 2:
             given = np.stack([policy.scores(x) * given[x, :, None] for x in range(shape[0])])
@@ -93,13 +93,13 @@ class WeightedBandit(SoftmaxBandit):
         return self._gradient
 
     def moments(self) -> Moments:
-        """Refused: closed forms of moments take E s = 0 for granted."""
-        raise InputError("weighted scores have no moments of scores: ask for weighted_outcomes()")
+        """Raise an error, because closed forms of moments assume E s = 0."""
+        raise InputError("weighted scores have no moments of scores: use weighted_outcomes()")
 
     def weighted_outcomes(self) -> WeightedOutcomes:
         """All outputs with their weighted scores, for predictions; rewards 0 and 1."""
         if not self.binary:
-            raise InputError("rewards are not all 0 or 1: enumerate instead")
+            raise InputError("rewards are not all 0 or 1: use enumeration instead")
         tables = np.stack([self.policy.scores(x) for x in range(self.contexts)])
         return WeightedOutcomes(
             self.context_probs, self.policy.probs, self.mean_rewards, tables, self.targets

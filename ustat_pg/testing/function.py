@@ -88,8 +88,7 @@ class UnderTest:
         if isinstance(inputs, str) or not set(allowed[:needed]) <= set(inputs) <= set(allowed):
             over, must = "over turns " if turns else "", " and ".join(map(repr, allowed[:needed]))
             raise InputError(
-                f"inputs is {inputs!r}: {over}it must hold {must} and can hold "
-                f"{', '.join(allowed[needed:])}"
+                f"inputs is {inputs!r}: {over}it must hold {must} and can hold {', '.join(allowed[needed:])}"
             )
         if array is not None and not callable(array):
             raise InputError(f"array is {array!r}: it must be callable, as torch.tensor is")
@@ -151,10 +150,9 @@ class UnderTest:
                     f"{type(a).__name__} {p.shape}" for a, p in zip(arguments, parts, strict=True)
                 )
                 error.add_note(
-                    f"raised by {self.name}, called with {kinds}; if it needs another kind of "
-                    f"array, give array= (array=torch.tensor for torch); if it needs another "
-                    f"shape, give layout=, {self.wrapped}"
-                    f"{self._one_group(parts, 0)}"
+                    f"raised by {self.name}, called with {kinds}; if it needs another kind of array, give "
+                    "array= (array=torch.tensor for torch); if it needs another shape, give layout=, "
+                    f"{self.wrapped}{self._one_group(parts, 0)}"
                 )
                 raise
             answer = values
@@ -236,9 +234,8 @@ class UnderTest:
                     f"{self._one_group(parts, int(chosen[first]))}"
                 )
         raise Violation(
-            f"{self.name} is random or remembers earlier calls: the advantages of {group} were "
-            f"{one} and then {two}; only a function that depends on nothing but its arguments "
-            f"can be enumerated"
+            f"{self.name} is random or remembers earlier calls: the advantages of {group} were {one} and "
+            f"then {two}; only a function that depends on nothing but its arguments can be enumerated"
         )
 
     @property

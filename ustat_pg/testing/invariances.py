@@ -34,9 +34,7 @@ def _advantages(under: UnderTest, rewards: Array, squared_norms: Array) -> Array
 
 
 def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | None:
-    """A text on the violation of a property in one case, to follow the function's name; None if there is
-    none.
-    """
+    """A text on the violation of a property, to follow the function's name; None if there is none."""
     rewards, norms = case.rewards, case.squared_norms
     plain = _advantages(under, rewards, norms)
     magnitude = float(np.abs(rewards).max())
@@ -81,9 +79,7 @@ def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | N
     if name == "permutation":
         text += f", order {case.order.tolist()}"
     if name == "scale" and np.abs(other - plain).max() <= 1e-2 * np.abs(plain).max():
-        text += (
-            f"; {changed} is about A(z): the advantages are normalised, for example by a deviation"
-        )
+        text += f"; {changed} is about A(z): the advantages are normalised, as by a deviation"
     if "squared_norms" in under.inputs:
         text += f", squared norms {show(norms)}"
     return text
@@ -157,10 +153,10 @@ def assert_invariances(
     Σᵢ Aᵢ = 0 (zero-sum).
 
     grpo and the full group mean have all four. vanilla has neither shift nor zero-sum, a normalised function
-        does not have scale, and norm-weighted does not have zero-sum: choose those that your function should
-        have. They do not follow from unbiasedness, and unbiasedness does not follow from them. Corner cases
-        come first (all rewards equal, one different, a large offset), then ``examples`` seeded draws, the
-        same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
+    does not have scale, and norm-weighted does not have zero-sum: choose those that your function should
+    have. They do not follow from unbiasedness, and unbiasedness does not follow from them. Corner cases
+    come first (all rewards equal, one different, a large offset), then ``examples`` seeded draws, the
+    same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
 
     Arguments:
         function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.

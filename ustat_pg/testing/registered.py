@@ -114,9 +114,7 @@ def _by_length(
     values: Array,
     even: Array,
 ) -> str:
-    """A text on what a function does with lengths; ``even`` are its advantages if outputs are 1/shares times
-    as long.
-    """
+    """A text on the effect of lengths; ``even`` are the advantages if outputs are 1/shares times as long."""
     if _same(values, even / shares):
         return "divides an output's advantage by its length"
     if _same(values, even * shares):

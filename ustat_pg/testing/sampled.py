@@ -139,9 +139,7 @@ def mean_needs(
 
 
 def _reach(count: int, variance: float, width: float, rate: float) -> float:
-    """The one-sided bound of the error of a sample's mean with this variance, except with probability
-    ``rate``.
-    """
+    """The one-sided error bound of a sample's mean with this variance, except with probability ``rate``."""
     strength = math.log(2 / rate)
     return math.sqrt(2 * variance * strength / count) + 7 * width * strength / (3 * (count - 1))
 

@@ -104,9 +104,7 @@ def table_of_function(function: Callable[..., object], size: int) -> tuple[str, 
 
 
 def namesake(table: CountTable) -> Namesake | None:
-    """The estimator of which a table or its weight is a multiple; of several, the one with the factor nearest
-    to 1.
-    """
+    """The estimator of which a table or its weight is a multiple; of several, that with factor nearest 1."""
 
     def whole(each: CountTable) -> Array:
         return np.append(each.successes[1:], each.failures[:-1])
@@ -137,9 +135,7 @@ def _named(size: int) -> Iterator[tuple[str, CountTable]]:
 
 
 def climbed(under: UnderTest, size: int) -> str:
-    """The objective of a function with rewards 0 and 1, in words; empty if the function does not accept
-    these.
-    """
+    """The objective of a function with rewards 0 and 1, in words; empty if it does not accept these."""
     try:
         table, apart = table_of(under, size)
     except Exception:

@@ -96,7 +96,7 @@ def climbed_reward(
 ) -> Array:
     """The reward that an advantage function climbs, (X, K); the function may use anything of the group.
 
-    r(x, y) = (1/G) Σᵢ E[Aᵢ | yᵢ = y], E ĝ = Σ_x ρ(x) Σ_y π(y|x) s(x, y) r(x, y) = ∇ E r with fixed r.
+    r(x, y) = (1/G) Σᵢ E[Aᵢ | yᵢ = y],   E ĝ = Σ_x ρ(x) Σ_y π(y|x) s(x, y) r(x, y) = ∇ E r with fixed r.
 
     So the other outputs of the group come from the current policy. Adding a number per prompt to r changes
     nothing. If arms have the rewards 0, 1, 2, ..., a function of rewards is a function of outputs.

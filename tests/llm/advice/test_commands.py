@@ -362,7 +362,7 @@ def test_two_values_are_failure_and_success_whatever_they_are(capsys, tmp_path, 
     words = ("explain", "trl", "num_generations=4", "--rollouts", file)
     if rate is None:
         assert result["pass_rates"] is None
-        assert "rewards have 3 values, 0 to 1: a pass rate takes two" in refused(capsys, *words)
+        assert "rewards have 3 values, 0 to 1: a pass rate needs two" in refused(capsys, *words)
     else:
         rates = strict(out_of(capsys, *words, "--json"))["pass_rates"]
         assert np.mean(rates) == pytest.approx(rate)
@@ -373,7 +373,7 @@ def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     file = commands.jsonl(tmp_path / "rewards.jsonl", *({"rewards": row} for row in rewards))
     words = ("rewards", file, "--group-sizes", "2,4,8")
     text = out_of(capsys, *words)
-    assert "A group size takes the scores" in text
+    assert "Advice on a group size needs the scores" in text
     assert "at most the share at 4" in text
     result = strict(out_of(capsys, *words, "--json"))
     parts = [result[name] for name in ("pass_rate", "all_lowest", "all_highest")]

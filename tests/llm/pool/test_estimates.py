@@ -397,7 +397,7 @@ def test_bad_questions_are_refused():
     pool = sampled(token_problem(), 4, 6, seed=0)
     refuses("leave-one-out needs at least 2", estimates.curves, pool, [1])
     refuses("'critic' is unknown", estimates.curves, pool, [2], ["critic"])
-    refuses("which has 6 rollouts a prompt", estimates.curves, pool, [7], ["norm-weighted"])
+    refuses("which has 6 rollouts per prompt", estimates.curves, pool, [7], ["norm-weighted"])
     refuses("group-mean is biased", estimates.ordering, pool, 2, ["grpo", "group-mean"])
 
 

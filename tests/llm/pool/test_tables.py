@@ -248,9 +248,9 @@ def test_tables_that_a_pool_cannot_judge_are_refused():
     curves, noise = estimates.curves, estimates.noise_to_signal
     has = "groups are drawn from the pool, which has 7"
     refuses(f"group size is 8: {has}", curves, pool, [8], ["bayes:1,1"])
-    refuses(f"group size is 7: {has} .* one rollout more", curves, pool, [7], ["std"])
+    refuses(f"group size is 7: {has} .* one more rollout", curves, pool, [7], ["std"])
     alone = pool.select_prompts([3])
-    refuses("learned on other prompts: this pool has one", curves, alone, [3], ["best"])
+    refuses("learned on other prompts, but this pool has only one", curves, alone, [3], ["best"])
     refuses("there is 1 prompt", noise, alone, [3], ["std"])
     graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
     refuses("rewards that are 0 or 1: this pool has others", curves, graded, [3], ["bayes:1,1"])

@@ -114,7 +114,9 @@ def test_the_log_of_a_job_that_runs_is_read_up_to_its_last_whole_row(tmp_path, n
             ids, rewards = load_rewards(path, group_by=["prompt"])
         where = "line" if ".jsonl" in name else "row"
         texts = [str(each.message) for each in said]
-        assert any(re.search(f"{where} 12, is not whole, as the last of a job", t) for t in texts)
+        assert any(
+            re.search(f"{where} 12, is incomplete, like the last line of a", t) for t in texts
+        )
         assert ids == ("q0", "q1")
         np.testing.assert_array_equal(rewards, PASSED[:2])
 
@@ -126,7 +128,7 @@ def test_a_file_without_rows_yet_is_one_of_a_folder(tmp_path):
     text = (tmp_path / "1.csv").read_text()
     (tmp_path / "1.csv").write_text(text[:-9])
     (tmp_path / "2.jsonl").write_text("")
-    with pytest.warns(LogWarning, match="row 12, is not whole|1 of 3 groups"):
+    with pytest.warns(LogWarning, match="row 12, is incomplete|1 of 3 groups"):
         ids, rewards = load_rewards(tmp_path)
     assert ids == ("0", "1")
     np.testing.assert_array_equal(rewards, PASSED[:2])
@@ -238,7 +240,10 @@ def test_folders_as_runs_leave_them(tmp_path):
     assert len(ids) == 6
     np.testing.assert_array_equal(rewards, np.concatenate([PASSED, PASSED + 1]))
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match=r"has no rows: a log is one of, or a folder of, \.csv"):
+    with pytest.raises(
+        InputError,
+        match=r"has no rows: a log is a file, or a folder of files, of these kinds: \.csv",
+    ):
         load_rewards(tmp_path / "none")
 
 

@@ -63,8 +63,8 @@ def test_a_sound_log_gets_no_word(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("groups", "value", "said"),
     [
-        (80, 0.0, "All rewards are 0 in 80 of them: prompts are too hard, or the verifier turns"),
-        (50, 1.0, "All rewards are 1 in 50 of them: prompts are too easy, or the verifier lets"),
+        (80, 0.0, "All rewards are 0 in 80 of them: prompts are too hard, or the verifier rejects"),
+        (50, 1.0, "All rewards are 1 in 50 of them: prompts are too easy, or the verifier accepts"),
         (60, 0.5, "their gradient is 0."),
     ],
 )
@@ -73,7 +73,7 @@ def test_silent_groups(tmp_path, capsys, groups, value, said):
     (silent,) = found(tmp_path, rewards)
     assert (silent.cause, silent.count, silent.of) == ("silent", groups, GROUPS)
     assert (
-        f"{groups} of 100 groups ({groups}%) have equal rewards: their gradient is 0."
+        f"{groups} of 100 groups ({groups}%) have equal rewards, so their gradient is 0."
         in silent.says
     )
     assert said in silent.says
@@ -160,7 +160,7 @@ def test_one_reward_of_several_is_constant(tmp_path, capsys):
     (constant,) = found(tmp_path, correct=MIXED, form=form, reward="correct+0.5*form")
     assert (constant.cause, constant.count, constant.of) == ("constant part", 90, 100)
     assert constant.says == (
-        "form is constant in 90 of the 100 groups whose rewards differ (90%): their advantages are made of "
+        "form is constant in 90 of the 100 groups with unequal rewards (90%): their advantages come from "
         "correct alone."
     )
     # The groups of equal sums say nothing of either.
@@ -198,7 +198,7 @@ def test_sums_of_rewards(tmp_path):
     [
         (
             1e-3,
-            "where that of all rewards is 0.4.: divided by their own deviation such differences",
+            "but that of all rewards is 0.4.: after division by their own deviation such differences",
         ),
         (1e-6, "the ε of a divisor, up to 0.0001, makes their advantages small"),
     ],

@@ -413,7 +413,9 @@ def test_a_verifier_that_raises_costs_its_prompt_only(small, rows, store):
 
     prompts = tuple(dataclasses.replace(p, columns={"name": p.id}) for p in task_of().prompts)
     task = Task("sums", prompts, picky, 6)
-    with pytest.warns(VerifierWarning, match=r"raised at 2 of 3 prompts.*pool.jsonl.*'p1'.*'p2'"):
+    with pytest.warns(
+        VerifierWarning, match=r"raised an error at 2 of 3 prompts.*pool.jsonl.*'p1'.*'p2'"
+    ):
         first = sample(small, task, 4, store=store)
     assert [r.prompt.id for r in first] == ["p0"]
     assert set(first.failed) == broken

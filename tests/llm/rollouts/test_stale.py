@@ -186,7 +186,7 @@ def test_what_weighted_pools_refuse(policies, pools):
     refuses("noise and the signal of that weighted gradient", constants, pool)
     refuses("oracle is not a table by counts", noise_to_signal, pool, [2], ["oracle"])
     negative = "count-table:-1,2,-1,.5"
-    refuses("clipped by the sign that centred", noise_to_signal, pool, [2], [negative])
+    refuses("clipped by the sign of centred", noise_to_signal, pool, [2], [negative])
     without = [replace(each, log_probs=None) for each in pools]
     text = "prompt 'p0': its rollouts have no log-probabilities"
     refuses(text, score_pool, now, without, token_weights=TokenWeights())

@@ -154,7 +154,7 @@ def test_cispo_by_its_defaults_is_not_said_to_be_off_policy(small, task, tmp_pat
     assert alarms_of(small, task, tmp_path, binary, **settings) == {"capped"}
     error = capsys.readouterr().err
     assert "The cap on ratios is below 1" in error
-    assert "not of this policy" not in error
+    assert "this policy did not draw" not in error
 
 
 def test_a_signal_of_four_errors_is_seldom_called_lost_and_none_is():

@@ -212,7 +212,7 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
             assert row.noise.metrics() == pytest.approx(wanted.noise.metrics(), rel=1e-3)
     refuses("no completion was kept", NoiseMonitor().compare, ["std"])
     adam = NoiseMonitor(3, per_completion=True, metric="adam")
-    with pytest.warns(UserWarning, match="is off.*takes per_device_train_batch_size=1 in Adam"):
+    with pytest.warns(UserWarning, match="is off.*needs per_device_train_batch_size=1 in Adam"):
         watched(small, task, tmp_path, monitor=adam)
 
 

@@ -132,7 +132,7 @@ def test_runs_that_fail_are_named_with_the_end_of_their_logs(settings, tmp_path,
     [
         ("a: [1", "not YAML"),
         ("grid: {learning_rate: [0.1, 0.2]}", "lists for some of trainer, gradient_acc"),
-        ("grid: {seed: [1, 1]}", "none twice"),
+        ("grid: {seed: [1, 1]}", "each value once"),
         ("launch: --multi_gpu", "must be a list"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_sweep_is_refused(text, message, tmp_path):
         ({"held_out": 3}, "one of the two"),
         ({"gradient_accumulation_steps": 8}, "a step takes 16 prompts and there are 7"),
         ({"max_completion_length": 9999}, "more than the context"),
-        ({"no_such": 3}, "TRL refuses .* Unknown arguments .*no_such"),
+        ({"no_such": 3}, "TRL does not accept .* Unknown arguments .*no_such"),
         ({"trainer": "vanilla", "beta": 0.1}, "beta is 0.1"),
     ],
 )

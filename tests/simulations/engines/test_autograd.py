@@ -201,7 +201,7 @@ def test_rewards_that_an_estimator_does_not_take_are_refused_in_the_first_block(
     assert not problem.binary
     table = Estimator("count-table:0.5,0,0,-0.5")
     for _ in range(2):
-        with pytest.raises(InputError, match="a table by counts takes rewards that are 0 or 1"):
+        with pytest.raises(InputError, match="a table by counts needs rewards that are 0 or 1"):
             GradientCell(problem, 2).measure("autograd", [SquaredError(table)], replications=5)
 
 

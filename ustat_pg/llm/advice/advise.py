@@ -351,9 +351,8 @@ def _refuse_unanswerable(
     group_moments(pool, prompt_moments(pool), [meaning.estimator], [meaning.group_size])
     if drawn := [name for names in meaning.drawn().values() for name in names]:
         _LOG.warning(
-            "warning: %s: the scores are for the model without this option, so rollouts drawn "
-            "with it belong to another policy; the on-policy test rejects rollouts that are far "
-            "from the model's",
+            "warning: %s: the scores are for the model without this option, so rollouts drawn with it belong "
+            "to another policy; the on-policy test rejects rollouts that are far from the model's",
             ", ".join(drawn),
         )
 

@@ -142,9 +142,7 @@ def _noise(
 
 
 def divergence(pool: ScoredPool) -> pd.DataFrame:
-    """The means over completions of k1, k2 and k3 of KL(π_old ‖ π_θ), summed over tokens, with 95%
-    intervals.
-    """
+    """The mean k1, k2 and k3 of KL(π_old ‖ π_θ) of a completion, summed over tokens, with 95% intervals."""
     assert pool.divergences is not None
     averages = means(pool.by_prompt(pool.divergences.mean(axis=1)))
     low, high = averages.interval()

@@ -1,1 +1,1 @@
-"""Language models: where they come from, and how they write."""
+"""Language models: loading them, and sampling from them."""

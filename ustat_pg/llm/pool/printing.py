@@ -73,9 +73,8 @@ def errors_table(frame: Any, signal: Any) -> str:
         table.assign(signal=[percent(share) for share in signal["frac_reward_zero_std"]]), header
     )
     return (
-        f"{text}\n\nMean over prompts of the MSE of one group's gradient, ± half of a 95% "
-        f"interval over prompts"
-        f"{_where(texts)}.{_own(frame)}"
+        f"{text}\n\nMean over prompts of the MSE of one group's gradient, ± half of a 95% interval over "
+        f"prompts{_where(texts)}.{_own(frame)}"
     )
 
 

@@ -1,19 +1,20 @@
-"""A pool of rollouts once it is scored: the reward, the squared norm and a sketch of the score of each.
+"""A scored pool of rollouts: the reward, the squared norm and a sketch of the score of each.
 
 A score is s = ∇ log π(y | x), summed over the tokens of a completion, as long as the model has parameters.
-Its sketch is S s, S a random matrix of k rows with E SᵀS = 1, the same for all completions: inner products
-of different completions' sketches are unbiased for those of their scores, within a prompt and between
-prompts, and squared norms are kept as they are. Every moment, curve and interval of
-:mod:`ustat_pg.llm.pool.estimates`, of whatever rewards, baselines, lengths and rollouts, is made of these.
+Its sketch is S s, where S is a random matrix of k rows with E SᵀS = 1, the same for all completions. Inner
+products of different completions' sketches are unbiased for those of their scores, within a prompt and
+between prompts; squared norms are stored exactly. All moments, curves and intervals of
+:mod:`ustat_pg.llm.pool.estimates` come from these.
 
 **Rollouts of an older policy.** Trainers take several steps on one batch of rollouts. With the
 log-probabilities of the policy that drew them, ρ_t = π_θ/π_old of each token is known, and the step is
 
     ĝ = (1/G) Σ_i A_i Σ_t w_t s_t,   s_t = ∇ log π_θ(y_t | y_{<t}),
 
-w of :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. Where rewards
-are 0 and 1 and that sign is the reward's, each rollout has one weighted score whatever its group, and
-:func:`~ustat_pg.llm.pool.tables.raw_moments` has the noise and the signal of ĝ from all groups of the pool.
+with w from :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. If
+rewards are 0 and 1 and that sign is the reward's, each rollout has the same weighted score in every group,
+and :func:`~ustat_pg.llm.pool.tables.raw_moments` gives the noise and the signal of ĝ from all groups of the
+pool.
 """
 
 from __future__ import annotations
@@ -38,36 +39,38 @@ from ...files.whole import whole_file
 from ...validation import Array, InputError, finite_array, frozen, integer, number, one_of
 
 LEAST_ROLLOUTS = 4
-"""Rollouts a prompt must have: an error takes a jackknife of statistics of order three."""
+"""The least rollouts of a prompt, because an error needs a jackknife of statistics of order three."""
 
 _FORMAT = 3
 _AT_ONCE = 2**22
-"""Numbers of sketches that are multiplied at once."""
+"""The number of sketches' entries that are multiplied at once."""
 _SURE = 1e-6
-"""Surprise of a token, in nats, that is rounding where the policy is sure of each."""
+"""The surprise of a token, in nats, that rounding explains if the policy is sure of every token."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredPool:
-    """N rollouts for each of P prompts, each with its reward, squared norm and a sketch of its score.
+    """A pool of N rollouts for each of P prompts, each with its reward, squared norm and a sketch of its
+    score.
 
-    A prompt that returns in several steps of a log has a row for each of its groups (``clusters``).
+    A prompt that occurs in several steps of a log has a row for each of its groups (``clusters``).
 
     Arguments:
-        prompts: the names of the rows, P different ones.
+        prompts: names of the rows, P different ones.
         rewards: z, (P, N) with N >= 4.
         squared_norms: ‖s_i‖², (P, N).
-        scores: sketches of s_i, (P, N, k); scores themselves where they have no more than k entries.
+        scores: sketches of s_i, (P, N, k); scores themselves if they have at most k entries.
         lengths: sampled tokens of each completion, (P, N).
-        token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) of each completion, (P, N): verl's stand-in for ‖s‖².
+        token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) of each completion, (P, N): verl's proxy for ‖s‖².
         surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N).
         surprise_variance: Σ_t Var log π_v of each completion, (P, N).
-        divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3), summed over its tokens; of
-            a pool whose scores are Σ_t w_t s_t, of mean not 0. k1 and k3 are unbiased for the divergence of
-            whole completions; k2 is not.
-        bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
-        clusters: a number for each row, (P,), the same where the prompt is; all differ unless given.
-        config: origin of the pool: model, task, seed, versions; of JSON's types.
+        divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3), summed over its tokens; only
+            for a pool with scores Σ_t w_t s_t, which do not have mean 0. k1 and k3 are unbiased for the
+            divergence of whole completions; k2 is not.
+        bound: number of tokens of each completion with a clipped or truncated weight, (P, N); only for such a
+            pool.
+        clusters: a number for each row, (P,), equal for equal prompts (default: all different).
+        config: origin of the pool in JSON's types: model, task, seed, versions.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
     >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.gram[0, 0].tolist()
@@ -109,7 +112,7 @@ class ScoredPool:
             if any(n not in (None, size) for n, size in zip(shape, array.shape, strict=True)):
                 raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
             if name == "scores":
-                # In the precision that they have: they are nearly all of a pool.
+                # They keep their precision, because they are nearly all of a pool's size.
                 array = array.astype(np.result_type(value, np.float32), copy=False)
             elif name in ("squared_norms", "lengths", "token_proxy", "surprise_variance", "bound"):
                 # Sums of probabilities may fall below 0 by rounding.
@@ -132,12 +135,12 @@ class ScoredPool:
         lengths: ArrayLike | None = None,
         token_proxy: ArrayLike | None = None,
     ) -> ScoredPool:
-        """The pool of scores that fit in memory, which it keeps whole.
+        """The pool of scores that fit in memory; it keeps the whole scores.
 
         Arguments:
             rewards: (P, N).
             scores: s, (P, N, d).
-            lengths, token_proxy: (P, N); None for ones, and for squared norms.
+            lengths, token_proxy: (P, N) (default: ones, and squared norms).
         """
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
         if s.shape[:2] != z.shape:
@@ -154,7 +157,7 @@ class ScoredPool:
 
     @cached_property
     def gram(self) -> Array:
-        """K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): exact for i = j, else unbiased."""
+        """The matrix K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): exact for i = j, else unbiased."""
         made = np.concatenate([rows @ rows.swapaxes(1, 2) for _, rows in self._wide()])
         own = np.arange(self.rollouts)
         made[:, own, own] = self.squared_norms
@@ -170,7 +173,7 @@ class ScoredPool:
         return np.concatenate([(weights[part, None] @ rows)[:, 0] for part, rows in self._wide()])
 
     def _wide(self) -> Iterator[tuple[slice, Array]]:
-        """Some prompts' scores after the others' in double precision, in which all together would not fit."""
+        """The scores in double precision, some prompts at a time, because all would not fit in memory."""
         for part in slices(self.size, _AT_ONCE / self.scores[0].size):
             yield part, self.scores[part].astype(np.float64)
 
@@ -188,14 +191,14 @@ class ScoredPool:
 
     @property
     def distinct(self) -> int:
-        """How many different prompts there are, D."""
+        """D, the number of different prompts."""
         return int(self.places.max()) + 1
 
     def by_prompt(self, values: Array) -> Array:
-        """Values of rows, (P, ...), averaged over those of each prompt, (D, ...).
+        """Values of rows, (P, ...), averaged over the rows of each prompt, (D, ...).
 
-        Rows of different prompts are independent, those of one prompt are not: errors and products of
-        two prompts are of these averages.
+        Rows of different prompts are independent, but rows of one prompt are not, so errors and products of
+        two prompts use these averages.
         """
         if self.distinct == self.size:
             return values
@@ -208,9 +211,10 @@ class ScoredPool:
 
     @property
     def looks(self) -> int:
-        """Looks that the pool was planned for (:mod:`ustat_pg.llm.advice.model_pool`), by ``config``; else 1.
+        """The number of planned looks at the pool (:mod:`ustat_pg.llm.advice.model_pool`), from ``config``;
+        else 1.
 
-        Intervals of the pool share their 5% of errors equally among them.
+        Intervals share their 5% of errors equally among the looks.
         """
         return integer("looks", self.config.get("looks", 1))
 
@@ -221,10 +225,10 @@ class ScoredPool:
 
     @property
     def on_policy_z(self) -> float | None:
-        """Σ (-log π - H) over all tokens in its standard errors; None where it was not recorded.
+        """Σ (-log π - H) over all tokens, in standard errors; None if it was not recorded.
 
-        A martingale of mean 0 for tokens that the scored policy drew at temperature 1. A policy that
-        cannot surprise, and does not, has 0.
+        It is a martingale with mean 0 for tokens that the scored policy drew at temperature 1. For a
+        deterministic policy without surprise it is 0.
         """
         if self.surprise is None or self.surprise_variance is None:
             return None
@@ -234,7 +238,7 @@ class ScoredPool:
         return math.copysign(math.inf, total) if abs(total) > _SURE * self.lengths.sum() else 0.0
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one .npz file without pickles; it is there whole or not at all."""
+        """Write one .npz file without pickles; the file is complete or does not exist."""
         target = Path(path)
         write_arrays(
             target,
@@ -265,13 +269,13 @@ class ScoredPool:
             ) from None
 
     def select_prompts(self, chosen: Sequence[int]) -> ScoredPool:
-        """The pool of some prompts only, by number and in that order."""
+        """The pool of some prompts, by number and in that order."""
         arrays: dict[str, Any] = {name: array[chosen] for name, array in self._arrays().items()}
         names = tuple(self.prompts[i] for i in chosen)
         return ScoredPool(prompts=names, config=self.config, **arrays)
 
     def select_rollouts(self, chosen: Sequence[int] | NDArray[np.intp]) -> ScoredPool:
-        """The pool of some rollouts of every prompt only, by number and in that order."""
+        """The pool of some rollouts of every prompt, by number and in that order."""
         arrays: dict[str, Any] = {
             name: array if name == "clusters" else array[:, chosen]
             for name, array in self._arrays().items()
@@ -283,7 +287,7 @@ _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", 
 
 
 def averaged(values: Array, places: NDArray[np.intp]) -> Array:
-    """Values of rows, (P, ...), averaged over those of each place, (D, ...)."""
+    """Values of rows, (P, ...), averaged over the rows of each place, (D, ...)."""
     rows = np.bincount(places)
     sums = np.zeros((len(rows), *values.shape[1:]))
     np.add.at(sums, places, values)
@@ -291,22 +295,22 @@ def averaged(values: Array, places: NDArray[np.intp]) -> Array:
 
 
 def address(name: str) -> int:
-    """A number of a prompt's name that does not depend on its place in a file."""
+    """A number from a prompt's name, independent of its place in a file."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Write one .npz file, whole or not at all."""
+    """Write a complete .npz file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
-        # Sketches are nearly random: packing them takes long, for 60% of the room.
+        # Sketches are nearly random: compression takes long and only saves 40% of the size.
         np.savez(file, **arrays)
 
 
 def leave_one_out(rewards: Array) -> Array:
-    """z_i less the mean of the others of its row, (..., N)."""
+    """z_i minus the mean of the others of its row, (..., N)."""
     count = rewards.shape[-1]
-    # From the mean, so that equal rewards leave exactly nothing however large they are.
+    # The mean is subtracted first, so that equal rewards give exactly 0 for any size.
     centred = rewards - rewards.mean(axis=-1, keepdims=True)
     flat = (rewards == rewards[..., :1]).all(axis=-1, keepdims=True)
     return np.where(flat, 0.0, centred * (count / (count - 1)))
@@ -319,10 +323,10 @@ class TokenWeights:
     Arguments:
         ratio: one of :data:`~ustat_pg.estimators.RATIOS`: token (PPO, GRPO), sequence (TRL's
             ``RLOOTrainer``), gspo, prefix, or none.
-        clip: ε of PPO's clipping, below 1 and above; None for none.
-        clip_high: ε above, where it is another, as in DAPO.
-        truncate: the most that a weight may be, as in CISPO (TRL's ``epsilon_high`` there), which keeps
-            the score of every token; None for no limit.
+        clip: ε of PPO's clipping, below and above 1; None for no clipping.
+        clip_high: ε above 1, if it differs, as in DAPO.
+        truncate: largest weight, as in CISPO (TRL's ``epsilon_high`` there), which keeps the score of every
+            token; None for no limit.
 
     >>> logs = np.log([[2.0, 0.5], [2.0, 0.5]])
     >>> weights = TokenWeights(clip=0.2)
@@ -342,9 +346,11 @@ class TokenWeights:
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), minimum=0.0)
         if self.clip_high is not None and self.clip is None:
-            raise InputError("clip_high is given without clip: it is the upper one of two bounds")
+            raise InputError("clip_high is given without clip: it is the upper of two bounds")
         if self.clip is not None and self.truncate is not None:
-            raise InputError("weights are clipped or truncated: clip and truncate are both given")
+            raise InputError(
+                "clip and truncate are both given: weights are either clipped or truncated"
+            )
 
     def of(self, log_ratio: ArrayLike, mask: ArrayLike, rewards: ArrayLike) -> Array:
         """w of each token, (N, T), 0 past a completion's end.
@@ -352,7 +358,7 @@ class TokenWeights:
         Arguments:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
-            rewards: z, (N,); 0 or 1, the sign of the advantage, where weights are clipped.
+            rewards: z, (N,); 0 or 1 if weights are clipped, because they give the sign of the advantage.
         """
         logs = np.asarray(log_ratio, dtype=np.float64)
         weights = importance_weights(logs, np.asarray(mask, np.float64), ratio=self.ratio)
@@ -362,13 +368,13 @@ class TokenWeights:
             z = np.asarray(rewards, dtype=np.float64)
             if not np.isin(z, (0, 1)).all():
                 raise InputError(
-                    f"rewards hold {z[~np.isin(z, (0, 1))][0]:g}: clipping goes by the sign of the "
-                    "advantage, which rewards 0 and 1 alone say without the rest of the group"
+                    f"rewards hold {z[~np.isin(z, (0, 1))][0]:g}: clipping needs the sign of the "
+                    f"advantage, and only rewards 0 and 1 give it without the rest of the group"
                 )
             weights = clipped_weights(weights, 2 * z - 1, low=self.clip, high=self.clip_high)
         return np.asarray(weights, dtype=np.float64)
 
     def bound(self, log_ratio: ArrayLike, mask: ArrayLike, rewards: ArrayLike) -> Array:
-        """How many tokens of each completion have another weight than their ratio, (N,)."""
+        """The number of tokens of each completion with a weight that differs from their ratio, (N,)."""
         free = TokenWeights(ratio=self.ratio).of(log_ratio, mask, rewards)
         return np.asarray((self.of(log_ratio, mask, rewards) != free).sum(axis=1), dtype=float)

@@ -1,13 +1,13 @@
 """The moments of every estimator's gradient at each prompt of a pool.
 
 **Tables by counts.** With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes
-(:mod:`ustat_pg.predictions.count_tables`), whose mean at a prompt is w(p) g, w(p) = E δ(m) with
-δ(m) = a₁(m+1) - a₀(m). A pool of N rollouts with n successes has all groups of G <= N in it. Their means
-take no drawing: how many successes stand beside one rollout, or beside two, is hypergeometric in n, and it
-multiplies sums of blocks of K_ij = ⟨s_i, s_j⟩ (successes x successes, and so on). So one pool has the error,
-the mean and the noise of every such estimator, biased ones too, at every G.
+(:mod:`ustat_pg.predictions.count_tables`), with the mean w(p) g at a prompt, w(p) = E δ(m) with δ(m) =
+a₁(m+1) - a₀(m). A pool of N rollouts with n successes contains all groups of G <= N. Means over these need no
+sampling: the number of successes among the others of one rollout, or of two, is hypergeometric in n, and its
+law multiplies sums of blocks of K_ij = ⟨s_i, s_j⟩ (successes x successes, and so on). So one pool gives the
+error, the mean and the noise of every such estimator, also of biased ones, at every G.
 
-Errors of weighted baselines are those of :mod:`ustat_pg.llm.pool.weighted`.
+:mod:`ustat_pg.llm.pool.weighted` has the errors of weighted baselines.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from .weighted import (
 )
 
 _PARTS = 10
-"""Parts of the prompts, by their names; each is judged by the table that the others teach."""
+"""The number of parts of the prompts, by name; each part uses a table learned from the others."""
 
 
 def binary(pool: ScoredPool) -> bool:
-    """Whether all rewards are 0 or 1, as tables by counts take them."""
+    """Whether all rewards are 0 or 1, as tables by counts need."""
     return bool(np.isin(pool.rewards, (0, 1)).all())
 
 
 class _Counts:
-    """A pool's blocks of K, and laws of the successes beside one or two of its rollouts."""
+    """A pool's blocks of K, and the laws of the successes among the others of one or two rollouts."""
 
     def __init__(self, pool: ScoredPool, lengths: Array | float = 1.0) -> None:
         z = pool.rewards
         if not binary(pool):
             raise InputError(
-                "a table by counts takes rewards that are 0 or 1: this pool has others"
+                "a table by counts needs rewards that are 0 or 1: this pool has others"
             )
         self.count, self.won = pool.rollouts, z.sum(axis=1)
         both = np.stack([z / lengths, (1 - z) / lengths], axis=1)
         self.diagonals = tuple((both**2 @ pool.squared_norms[..., None])[..., 0].T)
         sums = both @ pool.gram @ both.swapaxes(1, 2)
-        # Sums of K_ij over i ≠ j: both won, both lost, one of each.
+        # Sums of K_ij over i ≠ j: two successes, two failures, one of each.
         self.blocks = (
             sums[:, 0, 0] - self.diagonals[0],
             sums[:, 1, 1] - self.diagonals[1],
@@ -67,8 +67,8 @@ class _Counts:
         )
 
     def beside(self, excluded: int, won: int, values: Array) -> Array:
-        """E of values(0), ..., values(r) by the successes among r rollouts that are drawn from the others
-        than ``excluded``, ``won`` of them successes, (P,).
+        """The mean of values(0), ..., values(r) by the successes among r rollouts drawn without ``excluded``
+        ones, of which ``won`` are successes, (P,).
         """
         return beside(values, self.count - excluded, self.won - won)
 
@@ -78,9 +78,10 @@ class _Counts:
         return np.asarray(total / self.count)
 
     def centred(self, values: Array) -> Array:
-        """E h(m) ‖g‖², the mean over i ≠ j of K_ij (z_i - c)(z_j - c) E h(m), (P,).
+        """E h(m) ‖g‖², as the mean over i ≠ j of K_ij (z_i - c)(z_j - c) E h(m), (P,).
 
-        c is the mean reward of the N-2 others, m the successes among some of them, h(0), ... the values.
+        c is the mean reward of the N-2 others, m the successes among some of them, and h(0), ... are the
+        values.
         """
         others = self.count - 2
         both, none, one = self.blocks
@@ -132,7 +133,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
 def own_moments(pool: ScoredPool, estimator: str) -> GroupMoments:
     """The moments of an estimator's gradient in groups of all N rollouts, one draw of ĝ a prompt.
 
-    ĝ = (1/N) Σ A_i s_i itself. ⟨E ĝ, g⟩ takes one rollout more and is not known.
+    It uses ĝ = (1/N) Σ A_i s_i itself. ⟨E ĝ, g⟩ needs one more rollout and is not known.
 
     >>> pool = ScoredPool.from_scores([[2.0, 0.0, 1.0, 1.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> own_moments(pool, "std").second.round(12).tolist()
@@ -145,16 +146,15 @@ def own_moments(pool: ScoredPool, estimator: str) -> GroupMoments:
 
 
 def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False) -> GroupMoments:
-    """The moments of (1/G) Σ A_i u_i at each prompt, for weighted scores u whose mean is not 0.
+    """The moments of (1/G) Σ A_i u_i at each prompt, for weighted scores u with mean not 0.
 
     u is s/|y|, in a loss that averages the tokens of a completion such as TRL's ``loss_type="grpo"``
-    (length_weights); Σ_t w_t s_t, of a pool weighted by token; or that over |y|. No reward may be
-    centred, and the mean is not a multiple of g: over the groups of the pool it is
-    (1/N) [E a₁ Σ_won u + E a₀ Σ_lost u], the successes of G-1 others hypergeometric. Nothing is known of g
-    here.
+    (length_weights); Σ_t w_t s_t, of a pool weighted by token; or that divided by |y|. Rewards cannot be
+    centred, and the mean is not a multiple of g: over the groups of the pool it is (1/N) [E a₁ Σ_won u + E a₀
+    Σ_lost u], with hypergeometric successes of G-1 others. g is not known here.
     """
     if not (by_length or pool.weighted):
-        raise InputError("scores of this pool have mean 0: table_moments takes them")
+        raise InputError("scores of this pool have mean 0: use table_moments")
     lengths = pool.lengths if by_length else 1.0
     counts, size, room = _Counts(pool, lengths), table.group_size, pool.rollouts
     if size > room:
@@ -163,8 +163,8 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     clipped = (pool.config.get("token_weights") or {}).get("clip") is not None
     if clipped and (won[1:].min() < 0 or lost[:-1].max() > 0):
         raise InputError(
-            "weights of this pool are clipped by the sign that centred advantages have: a success above 0, "
-            "a failure below; this table has others"
+            "weights of this pool are clipped by the sign of centred advantages (above 0 for a "
+            "success, below 0 for a failure), but this table has other signs"
         )
     rows = coefficients(table, room)[counts.won.astype(int)]
     both, none, one = counts.blocks
@@ -176,9 +176,9 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
 
 
 def learned_moments(pool: ScoredPool, moments: PromptMoments, group_size: int) -> GroupMoments:
-    """Those of the best table, which each part of the prompts takes from the other parts."""
+    """The moments of the best table; each part of the prompts uses the table of the other parts."""
     if pool.distinct < 2:
-        raise InputError("the best table is learned on other prompts: this pool has one")
+        raise InputError("the best table is learned on other prompts, but this pool has only one")
     _, first = np.unique(pool.places, return_index=True)
     order = sorted(range(pool.distinct), key=lambda x: address(pool.prompts[first[x]]))
     second, known = np.empty(pool.size), moments.by_prompt(pool)
@@ -209,7 +209,7 @@ def as_moments(moments: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
 OF_POOLS = tuple(
     dict.fromkeys((*(name for name, record in ESTIMATORS.items() if record.of_pools), *WEIGHTED))
 )
-"""Estimators of any rewards, of which a pool tells the error."""
+"""Estimators for any rewards with errors that a pool gives."""
 TABLES = (
     "bayes:1,1",
     *(
@@ -218,11 +218,11 @@ TABLES = (
         if record.by_count and not record.parameters and record.name not in OF_POOLS
     ),
 )
-"""Tables by counts, for rewards 0 and 1; any other by its name too."""
+"""Tables by counts, for rewards 0 and 1; others can be named too."""
 
 
 def names_of(estimators: Sequence[str]) -> list[str]:
-    """Estimators by the names that they have in results."""
+    """The estimators, by their names in results."""
     if isinstance(estimators, str):
         raise InputError(f"estimators are {estimators!r}: give a list of names")
     names = [ALIASES.get(name, name) for name in estimators]
@@ -242,7 +242,7 @@ def group_moments(
     names: Sequence[str],
     sizes: Sequence[int],
 ) -> list[list[GroupMoments]]:
-    """The moments of each estimator's gradient, for each those of every group size."""
+    """The moments of each estimator's gradient, at every group size."""
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
     drawn = {}
     if weighted:
@@ -263,7 +263,7 @@ def group_moments(
             ]
         record, _ = parse(name)
         if record.whole_group and min(sizes) > 1:
-            # (G-1)/G times grpo, whatever the rewards.
+            # It is (G-1)/G times grpo for any rewards.
             return [
                 group.scaled((size - 1) / size)
                 for group, size in zip(at("grpo"), sizes, strict=True)
@@ -285,7 +285,7 @@ def group_moments(
 
 
 def _by_count(pool: ScoredPool, name: str, size: int) -> GroupMoments:
-    """From all groups of the pool; from the pool as one group where that is all that can be."""
+    """The moments from all groups of the pool, or from the pool as one group if only that is possible."""
     table = count_table(name, size)
     if size == pool.rollouts and not (table.unbiased and binary(pool)):
         return own_moments(pool, name)
@@ -295,13 +295,13 @@ def _by_count(pool: ScoredPool, name: str, size: int) -> GroupMoments:
 def raw_group_moments(
     pool: ScoredPool, names: Sequence[str], sizes: Sequence[int], by_length: bool
 ) -> list[list[GroupMoments]]:
-    """The same where the mean of scores is not 0."""
+    """The moments if the mean of scores is not 0."""
     for name in names:
         record = ESTIMATORS.get(name.partition(":")[0])
         if record is None or not record.by_count or record.needs:
             raise InputError(
-                f"{name} is not a table by counts itself: aggregation sequence-mean and pools "
-                "weighted by token take these only"
+                f"{name} is not a table by counts: aggregation sequence-mean and pools weighted "
+                f"by token need one"
             )
     return [
         [raw_moments(pool, count_table(name, size), by_length=by_length) for size in sizes]

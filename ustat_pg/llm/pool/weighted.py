@@ -1,8 +1,8 @@
 """The errors of weighted leave-one-out baselines, and of the best constant, at each prompt of a pool.
 
-The error of a weighted baseline is that of grpo, which is known, plus the mean of their difference over
-random groups of the pool (an incomplete U-statistic: unbiased, for groups that the pool can fill). In groups
-of two they are one estimator, and nothing is left to chance.
+The error of a weighted baseline is grpo's error, which is known, plus the mean of their difference over
+random groups of the pool (an incomplete U-statistic: unbiased, for groups that fit in the pool). In groups of
+two they are the same estimator, so there is no random part.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ WEIGHTED = (
 )
 """Leave-one-out means with weights ‖s‖², the length, and verl's token proxy."""
 _ENTRIES = 4_000_000
-"""Entries of Gram matrices that are rearranged at once."""
+"""The number of Gram matrices' entries that are rearranged at once."""
 _ROUND, _MOST = 64, 2**12
-"""Orders of a prompt's rollouts that are drawn at once, and in all."""
+"""The numbers of orders of a prompt's rollouts that are drawn at once, and in total."""
 _OWN = 0.01
-"""The error that a mean over random groups may have of its own, over its value."""
+"""The largest relative error of a mean over random groups from the draw of groups."""
 
 
 def at_best_constant(pool: ScoredPool) -> Array:
     """E[‖s‖² (z - b*)²] of each prompt, (P,).
 
-    With b* of the same rollouts it is too low by a term of order 1/N, which a jackknife takes off.
+    With b* from the same rollouts it is too low by a term of order 1/N, which a jackknife removes.
     """
     z, norms, count = pool.rewards, pool.squared_norms, pool.rollouts
     total = norms.sum(axis=1, keepdims=True)
@@ -64,18 +64,18 @@ def group_errors(
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
-    U-statistic of order G. That of grpo on the same groups is taken off, and its mean over all groups, a
-    closed form, put in its place. So it is with ‖g‖² from pairs of the pool: those whose rewards are
-    centred as the baseline centres them, by the others of the pool, less those centred as grpo does, which
-    is unbiased for 0 with nearly the noise that ‖ĝ‖² has; in the share (G-2)/(G-1) that a centre owes to
-    others than the pair. The permutations depend on the seed and on the prompt's name only.
+    U-statistic of order G. grpo's value on the same groups is subtracted, and its mean over all groups, a
+    closed form, is added. The same is done with ‖g‖² from pairs of the pool: pairs with rewards centred as by
+    the baseline minus pairs centred as by grpo. This difference is unbiased for 0 and has nearly the same
+    noise as ‖ĝ‖²; it is weighted by (G-2)/(G-1), the share of a centre that comes from others than the pair.
+    The permutations depend on the seed and on the prompt's name only.
 
     Arguments:
-        permutations: of each prompt; unless given as many as leave the mean over prompts an error of 1% of
-            itself, at most 4,096.
+        permutations: number per prompt (default: enough for a relative error of 1% in the mean over prompts,
+            at most 4,096).
 
     Returns:
-        the errors at each prompt, (baselines, group sizes, P), and the standard errors that they owe to the
+        the errors at each prompt, (baselines, group sizes, P), and their standard errors from the
         permutations.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
@@ -125,7 +125,7 @@ def group_errors(
 def _apart(
     pool: ScoredPool, weights: Array, part: slice, orders: NDArray[np.intp], size: int
 ) -> Array:
-    """‖ĝ‖² less that of the last weights, means over the groups of each order, (baselines, p, orders)."""
+    """‖ĝ‖² minus that of the last weights, as means over the groups of each order, (baselines, p, orders)."""
     count = pool.rollouts // size
     groups = orders[..., : count * size].reshape(*orders.shape[:2], count, size)
     place = np.arange(len(orders))[:, None, None, None]
@@ -159,13 +159,13 @@ def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
     return total / (count * (count - 1))
 
 
-ONE_MORE = " and takes the mean of a biased table from one rollout more"
-"""Why groups of all rollouts are too large for ⟨E ĝ, g⟩."""
+ONE_MORE = "  and the mean of a biased table needs one more rollout"
+"""The reason why groups of all rollouts are too large for ⟨E ĝ, g⟩."""
 
 
 def too_large(size: int, pool: ScoredPool, more: str = "") -> InputError:
-    """The refusal of groups that the pool cannot fill."""
+    """The error for groups that are larger than the pool."""
     return InputError(
-        f"group size is {size}: groups are drawn from the pool, which has {pool.rollouts} rollouts a "
-        f"prompt{more}; sample more, or take smaller groups"
+        f"group size is {size}: groups are drawn from the pool, which has {pool.rollouts} "
+        f"rollouts per prompt{more}; sample more, or take smaller groups"
     )

@@ -1,1 +1,1 @@
-"""Rollouts and their rewards: sampled here, read from files, or from the logs of trainers."""
+"""Rollouts and their rewards, from sampling, from files, or from the logs of trainers."""

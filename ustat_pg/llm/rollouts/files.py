@@ -1,4 +1,6 @@
-"""Rollouts and rewards of others: own files, and the logs of trainers (:mod:`ustat_pg.llm.rollouts.logs`)."""
+"""Reading rollouts and rewards from your own files, and from logs of trainers
+(:mod:`ustat_pg.llm.rollouts.logs`).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from .logs import groups_of_log, is_log
 from .stored import NONE, Rollouts, RolloutsList, decoded, lines, read_store, verify, warn_of
 
 _ROUNDING = 1e-3
-"""How far above 0 half precision may put a log-probability."""
+"""The largest log-probability above 0 that rounding in half precision explains."""
 
 _OWN = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
 _OWN |= {"log_probs", "parts"}
-"""Names of a line that are not columns of its prompt."""
+"""Entries of a line that are not columns of its prompt."""
 
 
 def load_rollouts(
@@ -39,27 +41,26 @@ def load_rollouts(
 ) -> RolloutsList:
     """Rollouts from a store of :func:`~ustat_pg.llm.rollouts.stored.sample`, a trainer's log, or a file.
 
-    Your own file is JSONL, one prompt a line: ``prompt`` (text or messages), ``completions`` (texts)
-    or ``completion_ids`` (tokens), and perhaps ``rewards``, ``id``, ``prompt_ids``, ``finished``,
-    ``log_probs`` (of each token of each completion) and columns for the verifier. A text gets the end-of-text
-    token behind it, unless ``finished`` (a list of true and false) says that it was cut off.
+    Your own file is JSONL with one prompt per line: ``prompt`` (text or messages), ``completions`` (texts) or
+        ``completion_ids`` (tokens), and optionally ``rewards``, ``id``, ``prompt_ids``, ``finished``,
+        ``log_probs`` (of each token of each completion) and columns for the verifier. The end-of-text token
+        is added to a text, unless ``finished`` (a list of true and false) says that it was cut off.
 
     Arguments:
-        path: the file; of a log also a folder of files.
-        language_model: the model that drew them; needed where tokens or texts are missing, and then
-            a store of another model is refused.
-        task: its verifier rewards the completions that have no rewards in the file; prompts with the
-            same id take its columns.
-        group_by: columns of a log whose values a group's completions share; prompt and step unless
-            given.
-        reward: column of a log's rewards, or a sum of several, ``correct+0.5*format``; needed where it has
+        path: the file; for a log also a folder of files.
+        language_model: the model that drew them; needed if tokens or texts are missing. A store of another
+            model is then an error.
+        task: task with the verifier for completions without rewards in the file; prompts with the same id get
+            its columns.
+        group_by: columns of a log that are equal for all completions of a group (default: prompt and step).
+        reward: column of a log's rewards, or a sum of columns, ``correct+0.5*format``; needed if there are
             several.
-        stale: another policy may have drawn them, whose log-probabilities are in the file.
+        stale: whether another policy may have drawn them; its log-probabilities must be in the file.
 
     Returns:
-        the rollouts in the order of the file, without those whose verifier raised, and without groups of
-        another size than most in a log; a warning names or counts them. Groups of a log whose prompt is the
-        same are of one prompt in a scored pool.
+        the rollouts in the order of the file, without prompts at which the verifier raised an error, and
+        without groups of a log that do not have the most common size; a warning names or counts them. Groups
+        of a log with the same prompt belong to one prompt in a scored pool.
     """
     path = Path(path)
     rows = _rows(path, group_by, reward)
@@ -67,7 +68,7 @@ def load_rollouts(
     if _is_store(rows):
         header, pools = read_store(path)
         drawn = header["config"]["weights"]
-        # Scores would be of another policy.
+        # The scores would belong to another policy.
         if language_model and not stale and drawn != weights_digest(language_model.model):
             raise InputError(
                 f"the rollouts of {path} were drawn from {header.get('model')} (weights {drawn}), and "
@@ -106,18 +107,18 @@ def load_rollouts(
 def _rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The prompts of a file with their places: its lines, or the groups of a log."""
+    """The prompts of a file, or the groups of a log, with their places."""
     if _logged(path, group_by, reward):
         return groups_of_log(path, group_by, reward)
     _refuse_columns(path, group_by, reward)
     rows = list(lines(path))
     if not rows:
-        raise InputError(f"{path} is empty: it must hold one prompt a line")
+        raise InputError(f"{path} is empty: it must have one prompt per line")
     return rows
 
 
 def _logged(path: Path, group_by: Sequence[str], reward: str | None) -> bool:
-    """Whether a file is a log, by the columns that are named too."""
+    """Whether a file is a log, also judged by the named columns."""
     return is_log(path, (*group_by, *(reward or "").split("+")))
 
 
@@ -147,7 +148,7 @@ def _user_rollouts(
     language_model: LanguageModel | None,
     prompts: dict[str, Prompt],
 ) -> Rollouts:
-    """One line of a user's file; a prompt that it does not hold is one of those given."""
+    """One line of a user's file; a missing prompt comes from the given ones."""
     if "prompt" in row:
         columns = {key: value for key, value in row.items() if key not in _OWN}
         prompt = Prompt(name, row["prompt"], columns)
@@ -188,8 +189,7 @@ def _user_rollouts(
         for token in (token for ids in (prompt_ids, *tokens) for token in ids):
             if not 0 <= token < most:
                 raise InputError(
-                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to "
-                    f"{most - 1}"
+                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to {most - 1}"
                 )
         if texts is None:
             texts = decoded(language_model, tokens)
@@ -207,7 +207,7 @@ def _user_rollouts(
 
 
 def _named(rows: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Rows with their places and the ids of their prompts, the position unless given."""
+    """Rows with their places and the ids of their prompts (default: the position)."""
     names = set()
     for position, (place, row) in enumerate(rows):
         name = str(row.get("id", position))
@@ -221,7 +221,7 @@ def _named(rows: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, str, d
 
 
 def _all(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """Whether a value is a list of things of a kind; true and false are not whole numbers."""
+    """Whether a value is a list with items of one type; true and false are not whole numbers."""
     return isinstance(value, list) and all(
         isinstance(item, kind) and not isinstance(item, bool) for item in value
     )
@@ -230,7 +230,7 @@ def _all(value: Any, kind: type | tuple[type, ...]) -> bool:
 def _tokens(
     language_model: LanguageModel, place: str, texts: Sequence[str], finished: Any
 ) -> list[list[int]]:
-    """Completions as tokens, with the end-of-text token where they were finished."""
+    """Completions as tokens, with the end-of-text token if they were finished."""
     flags = [True] * len(texts) if finished is None else _flags(place, finished, len(texts))
     end = language_model.tokenizer.eos_token_id
     rows = [language_model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
@@ -269,14 +269,14 @@ def _log_probs(
 
 @dataclass(frozen=True, eq=False)
 class LoggedRewards:
-    """Rewards alone, with what a file says beside them.
+    """Rewards without rollouts, with other information from the file.
 
     Attributes:
         names: the prompts' ids, (P,).
         rewards: (P, N).
-        finished: whether each completion was finished and not cut off, (P, N); None where it does not say.
-        parts: what rewards are the sum of, by name, (P, N) each; none unless several were named.
-        prompts: the number of each row's prompt, (P,), which returns in a log.
+        finished: whether each completion was finished and not cut off, (P, N); None if the file does not say.
+        parts: summands of the rewards by name, (P, N) each; empty unless several were named.
+        prompts: number of each row's prompt, (P,); a prompt may repeat in a log.
     """
 
     names: tuple[str, ...]
@@ -297,19 +297,19 @@ def load_rewards(
 def logged_rewards(
     path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
 ) -> LoggedRewards:
-    """Rewards alone, which need no model: the share of groups without signal, and pass rates.
+    """Read rewards without a model, for the share of groups without signal and for pass rates.
 
     Arguments:
-        path: JSON like ``{"rewards": [[1, 0, ...], ...]}``, with ``ids`` perhaps; JSONL with
-            ``rewards`` and perhaps ``id`` on each line; or any file of :func:`load_rollouts`, a trainer's
-            log above all. Prompts of a store whose verifier raised are left out.
-        group_by, reward: those of :func:`load_rollouts`.
+        path: JSON like ``{"rewards": [[1, 0, ...], ...]}``, optionally with ``ids``; JSONL with ``rewards``
+            and optionally ``id`` on each line; or any file of :func:`load_rollouts`, such as a trainer's log.
+            Prompts of a store at which the verifier raised an error are left out.
+        group_by, reward: as for :func:`load_rollouts`.
     """
     path = Path(path)
     table: dict[str, NDArray[np.float64]] = {}
     flags: list[list[bool] | None] = []
     parts: list[dict[str, list[float]]] = []
-    # Prompts of one's own file differ, whatever they say.
+    # Prompts of a user's file count as different even if their texts are equal.
     logged, seen = _logged(path, group_by, reward), dict[str, int]()
     prompts: list[int] = []
     for place, name, row in _named(_reward_rows(path, group_by, reward)):
@@ -342,7 +342,7 @@ def logged_rewards(
 def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The prompts of a file of rewards, which one object of JSON may hold together."""
+    """The prompts of a file of rewards, which may be one JSON object."""
     if kind(path) == ".json" and not path.is_dir() and not is_log(path):
         _refuse_columns(path, group_by, reward)
         whole = read_json(path)

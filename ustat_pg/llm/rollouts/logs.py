@@ -1,12 +1,12 @@
-"""The logs of trainers, which have a row for each completion.
+"""Reading the logs of trainers, which have a row for each completion.
 
 TRL's ``log_completions`` writes a Parquet file each step with ``prompt``, ``completion``, ``step`` and
-a column for each reward function; verl's ``rollout_data_dir`` a JSONL file with ``input``, ``output``,
-``score`` and ``step``; others a JSON list of rows, CSV or TSV, packed by gzip or not. A prompt that returns
-in several steps has a group in each. The text of a completion that is a list of messages is the last one's;
-of ``messages`` alone the last is the completion, and those before it the prompt. Columns such as
-``finish_reason`` or ``truncated`` say which were cut off. The log of a job that runs is read up to its last
-whole row.
+a column for each reward function; verl's ``rollout_data_dir`` has a JSONL file with ``input``, ``output``,
+``score`` and ``step``; other logs are a JSON list of rows, CSV or TSV, with or without gzip. A prompt that
+occurs in several steps has a group in each. If a completion is a list of messages, its text is the last
+message. If there is only ``messages``, the last message is the completion and the others are the prompt.
+Columns such as ``finish_reason`` or ``truncated`` say which completions were cut off. The log of a running
+job is read up to its last whole row.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PROMPTS = ("prompt", "input")
 COMPLETIONS = ("completion", "output", "response")
 REWARDS = ("reward", "score")
 MESSAGES = "messages"
-"""Names of the columns in logs."""
+"""The names of columns in logs."""
 
 OTHERS = ("step", "advantage", "advantages", "gts")
-"""Columns of logs that may hold numbers and are not rewards."""
+"""Columns of logs that may contain numbers but are not rewards."""
 
 CUT_OFF: dict[str, tuple[Any, ...]] = {
     "truncated": (True,),
@@ -50,18 +50,18 @@ CUT_OFF: dict[str, tuple[Any, ...]] = {
     "stop_reason": ("length", "max_tokens"),
     "status": ("truncated",),
 }
-"""Columns of logs that say whether a completion was cut off, and their values that say so."""
+"""Columns of logs that say whether a completion was cut off, with the values that mean this."""
 
 
 _NONE = ("", "NA", "N/A", "NaN", "nan", "None", "null")
-"""What stands in a cell of a table of text where there is no value."""
+"""The texts that mean a missing value in a table of text."""
 
 
 def is_log(path: Path, named: Sequence[str] = ()) -> bool:
-    """Whether a file, or a folder, has a row for each completion and not for each prompt.
+    """Whether a file, or a folder, has a row for each completion rather than for each prompt.
 
     Arguments:
-        named: columns that a user says it has.
+        named: columns that the user named.
     """
     if path.is_dir() or kind(path) in (".csv", ".tsv", ".parquet"):
         return True
@@ -77,7 +77,7 @@ def is_log(path: Path, named: Sequence[str] = ()) -> bool:
 def groups_of_log(
     path: Path, group_by: Sequence[str] = (), reward: str | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The groups of a log with their places, each a row as one's own file has it for a prompt."""
+    """The groups of a log with their places, each as a row in the form of a user's file."""
     log, places = _read(path)
     log = _parted(log, places)
     columns = ", ".join(map(str, log))
@@ -103,7 +103,7 @@ def groups_of_log(
         )
         log = log[rewards.notna()]
     cut = next((name for name in CUT_OFF if name in log), None)
-    # Messages are lists, by which no table groups.
+    # Messages are lists, and tables cannot group by lists.
     words = log[keys].map(lambda value: json.dumps(_plain(value), ensure_ascii=False))
     every = [part.index for _, part in words.groupby(keys, sort=False)]
     size = Counter(map(len, every)).most_common(1)[0][0]
@@ -136,10 +136,11 @@ def groups_of_log(
 
 
 def _read(path: Path) -> tuple[pd.DataFrame, Sequence[str]]:
-    """A log: one file, or all of a folder in the order of their steps; TRL's folder of a run has its own.
+    """A log from one file, or from all files of a folder in the order of their steps; TRL's folder of a run
+    contains the folder of logs.
 
     Returns:
-        the rows, and the place of each.
+        the rows and the place of each.
     """
     import pandas as pd
 
@@ -157,12 +158,14 @@ def _read(path: Path) -> tuple[pd.DataFrame, Sequence[str]]:
     places = log.index.tolist()
     if log.empty:
         kinds = ", ".join(_READERS)
-        raise InputError(f"{path} has no rows: a log is one of, or a folder of, {kinds}")
+        raise InputError(
+            f"{path} has no rows: a log is a file, or a folder of files, of these kinds: {kinds}"
+        )
     return log.reset_index(drop=True), places
 
 
 def _placed(log: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """A table with the place of each row as its index."""
+    """A table with the places of its rows as index."""
     return log.set_axis([f"{path}, row {number}" for number in range(1, len(log) + 1)])
 
 
@@ -174,7 +177,7 @@ def _of_lines(path: Path) -> pd.DataFrame:
 
 
 def _of_columns(path: Path, between: str) -> pd.DataFrame:
-    """A table of rows whose cells a mark stands between, without a last row that is torn."""
+    """A table of rows with separated cells, without an incomplete last row."""
     import pandas as pd
 
     text = read_text(path, MOST_LINES)
@@ -182,7 +185,7 @@ def _of_columns(path: Path, between: str) -> pd.DataFrame:
         text, torn = _whole_rows(text, between)
         if torn:
             warn_torn(path, f"{path}, row {torn}")
-    # 007 and NA are words there.
+    # 007 and NA are read as texts.
     words = dict.fromkeys((*PROMPTS, *COMPLETIONS), str)
     first = next(csv.reader(StringIO(text), delimiter=between), [])
     missing: dict[Any, Any] = {name: _NONE for name in first if name not in words}
@@ -193,7 +196,7 @@ def _of_columns(path: Path, between: str) -> pd.DataFrame:
 
 
 def _whole_rows(text: str, between: str) -> tuple[str, int]:
-    """A table up to its last row, if that has fewer cells than the first, and that row's number, or 0."""
+    """A table without an incomplete last row, and the number of that row, or 0."""
     rows = csv.reader(StringIO(text), delimiter=between, strict=True)
     end = whole = cells = 0
     try:
@@ -205,21 +208,21 @@ def _whole_rows(text: str, between: str) -> tuple[str, int]:
         else:
             return text, 0
     except csv.Error:
-        # Quotes are open at the end.
+        # A quote is open at the end.
         pass
     # The first row has the names.
     return "\n".join([*text.split("\n")[:end], ""]), whole
 
 
 def _of_json(path: Path) -> pd.DataFrame:
-    """Rows in a list, or a table as Weights & Biases keeps one (``*.table.json``)."""
+    """Rows of a list, or of a table of Weights & Biases (``*.table.json``)."""
     import pandas as pd
 
     value = read_json(path)
     if _is_table(value):
         return _placed(pd.DataFrame(value["data"], columns=value["columns"]), path)
     if not _is_list(value):
-        raise InputError(f"{path} is no list of rows, and no table of columns and data")
+        raise InputError(f"{path} is neither a list of rows nor a table of columns and data")
     return _placed(pd.DataFrame(value), path)
 
 
@@ -239,7 +242,7 @@ _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 
 
 def _parted(log: pd.DataFrame, places: Sequence[str]) -> pd.DataFrame:
-    """A log whose rows are conversations, with the last message as the completion."""
+    """A log with conversations as rows; the last message is the completion."""
     if MESSAGES not in log or any(name in log for name in COMPLETIONS):
         return log
     for place, value in zip(places, log[MESSAGES], strict=True):
@@ -261,11 +264,11 @@ def _parted(log: pd.DataFrame, places: Sequence[str]) -> pd.DataFrame:
 
 _STEP = re.compile(r"step_(\d+)")
 _DEEP = 3
-"""Folders within one another in which logs are looked for."""
+"""The depth of nested folders in which logs are searched."""
 
 
 def _files(folder: Path) -> list[Path]:
-    """The logs of a folder: its own, or those of its folders of steps."""
+    """The logs in a folder, or in its folders of steps."""
     found = [file for file in sorted(folder.iterdir()) if kind(file) in _READERS and file.is_file()]
     if found:
         return [file for file in found if kind(file) != ".json" or is_log(file)]
@@ -279,13 +282,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _with_step(log: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """A log with the step that its folder is named after, where its rows do not say."""
+    """A log with the step from its folder's name, if its rows do not have one."""
     match = _STEP.search(file.parent.name)
     return log if match is None or "step" in log else log.assign(step=int(match[1]))
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is a table as Weights & Biases keeps one (``*.table.json``)."""
+    """Whether it is a table of Weights & Biases (``*.table.json``)."""
     return isinstance(value, dict) and {"columns", "data"} <= set(value)
 
 
@@ -301,7 +304,7 @@ def _rewards(
     reward: str | None,
     taken: set[Any],
 ) -> tuple[pd.Series[Any], dict[str, pd.Series[Any]]]:
-    """The column named, or a sum and its parts; else that of the usual name; else the only one of numbers."""
+    """The named column, or a sum and its parts; else the usual one, or the only one of numbers."""
     import pandas as pd
 
     if reward is not None and reward in log:
@@ -323,7 +326,7 @@ def _rewards(
         if not unknown:
             columns = {name: _numbers(log, places, name) for name in weights}
             parts = pd.DataFrame(columns) * [*weights.values()]
-            # As trainers add them up: a reward that is not given counts nothing.
+            # A missing reward counts 0 in the sum, as in trainers.
             filled = parts.astype(float).fillna(0.0)
             return parts.sum(axis=1, min_count=1), {name: filled[name] for name in weights}
         fault = f"no column {unknown[0]!r} of numbers"
@@ -337,7 +340,7 @@ def _rewards(
 
 
 def _read_numbers(column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any]]:
-    """A column as numbers, also where they are written as text, and which of its cells are none."""
+    """A column as numbers, also from texts, and the cells that are not numbers."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
@@ -354,7 +357,7 @@ def _is_numbers(column: pd.Series[Any]) -> bool:
 
 
 def _numbers(log: pd.DataFrame, places: Sequence[str], name: str) -> pd.Series[Any]:
-    """A column of numbers, NaN where there is none."""
+    """A column of numbers, with NaN for missing values."""
     found, wrong = _read_numbers(log[name])
     for row in np.flatnonzero(wrong).tolist():
         cell = short(log[name].iloc[row])
@@ -363,7 +366,7 @@ def _numbers(log: pd.DataFrame, places: Sequence[str], name: str) -> pd.Series[A
 
 
 def _term(text: str) -> tuple[str, float]:
-    """A column and its weight, of ``name`` or ``0.5*name``."""
+    """A column and its weight, from ``name`` or ``0.5*name``."""
     weight, times, name = text.partition("*")
     try:
         factor = float(weight) if times else 1.0
@@ -375,7 +378,7 @@ def _term(text: str) -> tuple[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: Parquet gives arrays."""
+    """A value in JSON's types, because Parquet gives arrays."""
     if isinstance(value, np.ndarray):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -386,7 +389,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(place: Any, column: str, completion: Any) -> Any:
-    """The words of a completion, or of the last of its messages."""
+    """The text of a completion, or of its last message."""
     words = completion
     if isinstance(words, list) and words and isinstance(words[-1], dict):
         words = words[-1].get("content")

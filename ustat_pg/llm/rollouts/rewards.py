@@ -1,4 +1,6 @@
-"""``ustat-pg rewards``: why a loss is 0 or a reward flat, and pass rates, from rewards without a model."""
+"""The command ``ustat-pg rewards``: reasons for a loss of 0 or a flat reward, and pass rates, from rewards
+without a model.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,21 @@ if TYPE_CHECKING:
     from ...validation import Array
 
 _CUT_OFF = 0.1
-"""The share of truncated outputs up to which there is no fault."""
+"""The largest share of truncated outputs that is not a fault."""
 _ADDED = 1e-4
-"""The most that a trainer of the catalogue adds to a group's deviation before it divides."""
+"""The largest ε that a trainer of the catalogue adds to a group's deviation before the division."""
 _WIDTH = 100
-"""Characters of a line."""
+"""The number of characters of a line."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A reason why a loss is 0 or a reward flat, with its evidence.
+    """A reason why a loss is 0 or a reward is flat, with its evidence.
 
     Attributes:
         cause: ``"silent"``, ``"cut off"``, ``"constant part"`` or ``"nearly equal"``.
-        count, of: groups, or outputs that are cut off, and of how many.
-        says: it in words.
+        count, of: number of groups (or cut-off outputs), and the total.
+        says: the reason in words.
     """
 
     cause: str
@@ -50,13 +52,13 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class RewardSummary(Shown):
-    """Pass rates, shares of groups with equal rewards, and what they say of a loss of 0 or a flat reward.
+    """Pass rates, shares of groups with equal rewards, and the reasons for a loss of 0 or a flat reward.
 
     Arguments:
-        rewards: of each prompt, a row under its id.
+        rewards: rewards of each prompt, a row under its id.
         frac_reward_zero_std: :func:`~ustat_pg.llm.pool.moments.frac_reward_zero_std` of the rewards.
-        finished: whether each output ended and was not cut off, (P, N); None where that is not known.
-        parts: what rewards are the sum of, by name, (P, N) each.
+        finished: whether each output ended and was not cut off, (P, N); None if that is not known.
+        parts: summands of the rewards by name, (P, N) each.
     """
 
     rewards: pd.DataFrame
@@ -66,7 +68,7 @@ class RewardSummary(Shown):
 
     @property
     def findings(self) -> list[Finding]:
-        """Reasons why the loss is 0 or the reward flat, the most telling first; none of a sound log."""
+        """The reasons why the loss is 0 or the reward is flat, the strongest first; empty for a sound log."""
         values = self.rewards.to_numpy(dtype=np.float64)
         equal = _equal(values)
         finished = np.ones(values.shape, bool) if self.finished is None else self.finished
@@ -75,7 +77,7 @@ class RewardSummary(Shown):
 
     @property
     def pass_rates(self) -> dict[str, float]:
-        """The share of each prompt's rewards that are the higher of two values, by its id.
+        """The share of each prompt's rewards with the higher of two values, by id.
 
         Raises:
             InputError: rewards have more than two values.
@@ -84,11 +86,11 @@ class RewardSummary(Shown):
         levels = np.unique(values)
         if len(levels) > 2:
             raise InputError(
-                f"rewards have {len(levels)} values, {levels[0]:g} to {levels[-1]:g}: a pass rate takes two. "
-                "Write a success of your own as 0 or 1, or ask advise, with the model that wrote the "
-                "outputs, which takes rewards as they are"
+                f"rewards have {len(levels)} values, {levels[0]:g} to {levels[-1]:g}: a pass "
+                f"rate needs two. Write success as 0 or 1, or use advise with the model that "
+                f"wrote the outputs, which accepts any rewards"
             )
-        # With one value, above 0, all succeed.
+        # If there is one value above 0, all succeed.
         success = levels[-1] if len(levels) == 2 or levels[-1] > 0 else np.inf
         rates = (values == success).mean(axis=1)
         return {
@@ -96,9 +98,10 @@ class RewardSummary(Shown):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, and the shares of prompts whose rewards all are the lowest, or the highest, as JSON.
+        """The record as a dict for JSON, with the shares of prompts with all rewards at the lowest or highest
+        value.
 
-        Pass rates are None where rewards have more than two values.
+        Pass rates are None if rewards have more than two values.
         """
         values = self.rewards.to_numpy()
         rates = self.pass_rates if len(np.unique(values)) <= 2 else None
@@ -114,7 +117,7 @@ class RewardSummary(Shown):
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """The shares of groups with equal rewards, a row for each group size."""
+        """A table of the shares of groups with equal rewards, with a row for each group size."""
         return self.frac_reward_zero_std
 
     def __str__(self) -> str:
@@ -134,7 +137,7 @@ class RewardSummary(Shown):
                 int(row["group_size"]),
                 percent(row["frac_reward_zero_std"]),
                 f"{row['low']:.1%} to {row['high']:.1%}",
-                f"at most the share at {rollouts}, the rollouts there are" if row["biased"] else "",
+                f"at most the share at {rollouts}, the number of rollouts" if row["biased"] else "",
             ]
             for row in self.frac_reward_zero_std.to_dict("records")
         ]
@@ -143,10 +146,11 @@ class RewardSummary(Shown):
         found = [textwrap.fill(each.says, _WIDTH) for each in self.findings]
         said = "".join(f"{words}\n" for words in found) + "\n" * bool(found)
         return (
-            f"{record['prompts']} prompts, {rollouts} rollouts of each; {known}; "
+            f"{record['prompts']} prompts, {rollouts} rollouts each; {known}; "
             f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n{said}"
             f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
-            "A group size takes the scores of these rollouts: ask advise, with the model that wrote them."
+            "Advice on a group size needs the scores of these rollouts: use advise with the "
+            "model that wrote them."
         )
 
 
@@ -160,9 +164,9 @@ def summarise_rewards(
     """Pass rates, shares of groups with equal rewards, and reasons for a loss of 0 or a flat reward.
 
     Arguments:
-        file: of rewards, or a trainer's log, as :func:`~ustat_pg.llm.rollouts.files.logged_rewards` reads it.
-        group_sizes: each at least 2; the powers of 2 up to the rollouts of a prompt unless given.
-        group_by, reward: those of that function.
+        file: file of rewards, or a trainer's log, as for :func:`~ustat_pg.llm.rollouts.files.logged_rewards`.
+        group_sizes: group sizes, at least 2 (default: the powers of 2 up to the rollouts of a prompt).
+        group_by, reward: as for that function.
     """
     import pandas as pd
 
@@ -187,7 +191,7 @@ def _equal(values: Array) -> NDArray[np.bool_]:
 
 
 def _share(count: int, of: int) -> str:
-    """A count with its share: ``412 of 512 groups`` has 80%."""
+    """The share of a count in parentheses: 80% for ``412 of 512 groups``."""
     return f"({count / of:.0%})"
 
 
@@ -199,28 +203,28 @@ def _silent(
         return
     low, high = values.min(), values.max()
     lost, won = (int((values[equal] == end).all(axis=1).sum()) for end in (low, high))
-    says = f"{count} of {of} groups {_share(count, of)} have equal rewards: their gradient is 0."
+    says = f"{count} of {of} groups {_share(count, of)} have equal rewards, so their gradient is 0."
     ends = {f"{low:g}": lost, f"{high:g}": won}
     shown = " and ".join(f"{end} in {many} of them" for end, many in ends.items() if many)
     if shown:
-        why = ": prompts are too easy, or the verifier lets wrong answers pass"
+        why = ": prompts are too easy, or the verifier accepts wrong answers"
         if lost > won or (lost == won and low <= 0):
-            why = ": prompts are too hard, or the verifier turns right answers down"
-        # Outputs that were cut off say nothing about prompts.
+            why = ": prompts are too hard, or the verifier rejects right answers"
+        # Outputs that were cut off give no information about prompts.
         explained = 2 * _wholly_cut_off(equal, finished) >= count
         says += f" All rewards are {shown}{'' if explained else why}."
     yield Finding("silent", count, of, says)
 
 
 def _wholly_cut_off(equal: NDArray[np.bool_], finished: NDArray[np.bool_]) -> int:
-    """The groups of equal rewards of which no output ended."""
+    """The groups of equal rewards in which no output ended."""
     return int((equal & ~finished.any(axis=1)).sum())
 
 
 def _cut_off(
     values: Array, equal: NDArray[np.bool_], finished: NDArray[np.bool_]
 ) -> Iterator[Finding]:
-    """Outputs that are cut off, where these have lower rewards than the others."""
+    """The outputs that are cut off, if they have lower rewards than the others."""
     count, of = int((~finished).sum()), finished.size
     if count <= _CUT_OFF * of:
         return
@@ -235,19 +239,19 @@ def _cut_off(
         says += (
             f" In {wholly} of {int(equal.sum())} groups of equal rewards all outputs were cut off."
         )
-    yield Finding("cut off", count, of, says + " Let outputs be longer before all else.")
+    yield Finding("cut off", count, of, says + " First allow longer outputs.")
 
 
 def _constant(parts: Mapping[str, Array], equal: NDArray[np.bool_]) -> Iterator[Finding]:
-    """Parts of the reward that are constant in most of the groups whose rewards differ."""
+    """The parts of the reward that are constant in most of the groups with unequal rewards."""
     of = int((~equal).sum())
     for name, part in parts.items():
         count = int(_equal(part[~equal]).sum()) if of else 0
         if of and count >= LEVELS["silent"] * of:
             others = " and ".join(other for other in parts if other != name)
             says = (
-                f"{name} is constant in {count} of the {of} groups whose rewards differ {_share(count, of)}: "
-                f"their advantages are made of {others} alone."
+                f"{name} is constant in {count} of the {of} groups with unequal rewards "
+                f"{_share(count, of)}: their advantages come from {others} alone."
             )
             yield Finding("constant part", count, of, says)
 
@@ -262,8 +266,8 @@ def _nearly_equal(values: Array, equal: NDArray[np.bool_]) -> Iterator[Finding]:
     why = (
         f": the ε of a divisor, up to {_ADDED:g}, makes their advantages small."
         if usual < _ADDED
-        else f" where that of all rewards is {whole:.2g}: divided by their own deviation such differences "
-        "count like those of right and wrong, undivided they count nothing."
+        else f", but that of all rewards is {whole:.2g}: after division by their own deviation such "
+        "differences count like those of right and wrong; without it they have almost no effect."
     )
     says = f"{count} of {of} groups {_share(count, of)} have nearly equal rewards, of deviation {usual:.2g}"
     yield Finding("nearly equal", count, of, says + why)

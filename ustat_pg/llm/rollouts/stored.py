@@ -1,14 +1,14 @@
-"""Rollouts: sampled completions of prompts with their rewards, stored as they come.
+"""Rollouts: sampled completions of prompts with their rewards, stored as soon as they are drawn.
 
-A completion is drawn from the model itself: temperature 1, nothing cut off, no penalties, whatever the
-model's own generation settings say; else its probability would not be the model's and its score not
-the gradient's. How it is drawn is :mod:`ustat_pg.llm.models.generation`.
+A completion is drawn from the model itself: temperature 1, no truncation, no penalties, without the model's
+    own generation settings; otherwise its probability would not be the model's, and its score not that of the
+    gradient. :mod:`ustat_pg.llm.models.generation` draws it.
 
 A store is a JSONL file that is appended to line by line: a header with the configuration, then one line
-for each finished prompt, written and synced as a whole. A line torn by an interruption is dropped, finished
-prompts are never sampled again, and another configuration is refused. With a prompt's rewards goes a digest
-of its text and columns and of the verifier's file: where it is another, the kept completions are verified
-again.
+for each finished prompt, written and synced as a whole. A line that an interruption cut is dropped, finished
+prompts are never sampled again, and another configuration is an error. A digest of the prompt's text and
+columns and of the verifier's file is stored with the rewards; if it differs, the stored completions are
+verified again.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ MOST_LINES = 2**32
 """Size of the largest file of lines, in bytes: rollouts of language models are long."""
 
 _COMPLETION = 160
-"""Bytes that the shortest completion takes: its tokens, their log-probabilities and its text."""
+"""The bytes of the shortest completion: its tokens, their log-probabilities and its text."""
 
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
-"""How every store of this format begins, and nothing else."""
+"""The beginning of every store of this format, and of no other file."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with a word for the work, the prompts done and all prompts."""
+"""A function that is called with a word for the work, the number of finished prompts and of all prompts."""
 
 NONE = np.empty(0)
-"""The rewards of completions that have none."""
+"""The rewards of completions without rewards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,13 @@ class Rollouts:
     Attributes:
         prompt: the prompt.
         prompt_ids: its tokens.
-        completion_ids: the tokens of each of N completions, the end-of-text token included where
-            it was sampled, padding stripped.
+        completion_ids: tokens of each of N completions, including the end-of-text token if it was sampled,
+            without padding.
         texts: the completions, decoded without special tokens.
-        rewards: (N,); in a store also (0,), where the verifier raised.
+        rewards: (N,); in a store also (0,), if the verifier raised an error.
         log_probs: log-probabilities of the tokens under the policy that drew them, or None.
-        verified: a digest of all that the rewards depend on besides the completions.
-        logged: whether this is a group of a log, in which the prompt may return.
+        verified: digest of everything that the rewards depend on, except the completions.
+        logged: whether this is a group of a log, in which the prompt may repeat.
     """
 
     prompt: Prompt
@@ -89,7 +89,7 @@ class Rollouts:
         )
 
     def joined(self, more: Rollouts) -> Rollouts:
-        """These completions and further ones of the same prompt, not yet verified."""
+        """These completions and further completions of the same prompt, not yet verified."""
         both = self.log_probs is not None and more.log_probs is not None
         return replace(
             more,
@@ -107,9 +107,10 @@ class RolloutsList(list[Rollouts]):
 
 
 def same_prompts(rollouts: Sequence[Rollouts]) -> list[int]:
-    """The number of each one's prompt, which groups of a log share where they share its tokens.
+    """The number of each entry's prompt; groups of a log with the same tokens have the same number.
 
-    Prompts of one's own list differ even where their texts do not: each was drawn for itself.
+    Prompts of a user's list count as different even if their texts are equal, because each was drawn
+    separately.
     """
     seen: dict[Any, int] = {}
     keys = (each.prompt_ids if each.logged else place for place, each in enumerate(rollouts))
@@ -117,11 +118,11 @@ def same_prompts(rollouts: Sequence[Rollouts]) -> list[int]:
 
 
 class LogWarning(RuntimeWarning):
-    """Rows or groups of a log are left out; the message says how many."""
+    """Rows or groups of a log are left out; the message gives their number."""
 
 
 class VerifierWarning(RuntimeWarning):
-    """A verifier raised at some prompts; they are left out, and named."""
+    """A verifier raised errors at some prompts; the message names them, and they are left out."""
 
 
 # The store.
@@ -135,11 +136,13 @@ class _Store:
         self._file = file
 
     def count(self, prompt: Prompt) -> int:
-        """How many completions of a prompt there are."""
+        """The number of completions of a prompt."""
         return len(self.rollouts[prompt.id].texts) if prompt.id in self.rollouts else 0
 
     def verify(self, task: Task, rollouts: Rollouts, failed: dict[str, str]) -> None:
-        """Reward completions and keep both; bad rewards lose none, since sampling is dear."""
+        """Reward completions and keep both; an error in rewards does not lose completions, because sampling
+        is expensive.
+        """
         try:
             rollouts = verify(task, rollouts, failed)
         except InputError as error:
@@ -148,7 +151,7 @@ class _Store:
         self._keep(rollouts, failed.get(rollouts.prompt.id))
 
     def _keep(self, rollouts: Rollouts, error: str | None) -> None:
-        """Write a prompt's completions, or its rewards alone where the completions are kept already."""
+        """Write a prompt's completions, or only its rewards if the completions are already stored."""
         prompt, before = rollouts.prompt, self.rollouts.get(rollouts.prompt.id)
         self.rollouts[prompt.id] = rollouts
         row: dict[str, Any] = {"id": prompt.id}
@@ -171,7 +174,7 @@ class _Store:
 
 @contextmanager
 def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_Store]:
-    """The store of a path, held for this run alone; without a path, in memory only."""
+    """The store of a path, locked for this run; without a path, a store in memory."""
     if path is None:
         yield _Store()
         return
@@ -198,7 +201,7 @@ def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_
 
 def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) -> None:
     for name, value in config.items():
-        # Draws are addressed: those that are there are the first of any number.
+        # Draws are addressed, so the stored ones are the first of any number.
         if name == "rollouts" or before.get(name) == value:
             continue
         if name == "verifier" and _moved(before.get(name), value):
@@ -210,16 +213,16 @@ def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) 
 
 
 def _moved(before: Any, now: str) -> bool:
-    """Whether a verifier of this library is another name's because its module has moved."""
+    """Whether a verifier of this library has another name only because its module has moved."""
     old, new = (str(each).partition(":") for each in (before, now))
     return old[2] == new[2] and all(each[0].startswith("ustat_pg.") for each in (old, new))
 
 
 def _drop_torn_line(path: Path) -> bool:
-    """Cut the end of a store behind its last newline; whether a whole line is left."""
+    """Cut a store after its last newline; the result says whether a whole line remains."""
     with path.open("r+b") as file:
         data = file.read()
-        # A store torn in its first bytes is all that may be shorter than these.
+        # Only a store that was cut in its first bytes may be shorter than these.
         if not data.startswith(_START) and not _START.startswith(data):
             raise _no_store(path)
         end = data.rfind(b"\n") + 1
@@ -238,7 +241,7 @@ def _no_store(path: Path) -> InputError:
 def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSONL file with their places, for messages.
 
-    The last line may be torn, as that of a job that runs: it is left out, with a warning.
+    The last line may be incomplete, for example in a running job; it is then left out with a warning.
     """
     rows = read_text(path, MOST_LINES).split("\n")
     store = rows[0].startswith('{"format": "ustat_pg rollouts')
@@ -251,7 +254,7 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except InputError:
             if number < len(rows) or number == 1:
                 raise
-            # Ours says so by what it does next.
+            # For our own store the next steps report it.
             if not store:
                 warn_torn(path, place)
             return
@@ -261,23 +264,23 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def warn_torn(path: Path, place: str) -> None:
-    """Warn of an end that is not whole."""
+    """Warn about an incomplete last line."""
     warnings.warn(
-        f"{place}, is not whole, as the last of a job that runs: {path} is read up to it",
+        f"{place}, is incomplete, like the last line of a running job: {path} is read up to it",
         LogWarning,
         stacklevel=3,
     )
 
 
 def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:
-    """The header of our own store, and its rollouts by their prompts' ids."""
+    """The header of our own store, and its rollouts by the prompts' ids."""
     rows = lines(path)
     _, header = next(rows, ("", {}))
     if header.get("format") != FORMAT:
         raise _no_store(path)
     latest: dict[str, dict[str, Any]] = {}
     for place, row in rows:
-        # A later line without rewards takes back those of an earlier one.
+        # A later line without rewards removes the rewards of an earlier line.
         latest.setdefault(str(row.get("id")), {}).update(row, place=place)
     rollouts = {}
     for name, row in latest.items():
@@ -310,25 +313,25 @@ def sample(
     batch: int | None = None,
     progress: Progress | None = None,
 ) -> RolloutsList:
-    """Sample completions of every prompt and reward them.
+    """Sample completions of every prompt, and reward them.
 
-    A verifier that raises costs its prompt only: a :class:`VerifierWarning` names the prompts, and the next
-    run with the same store verifies them again without sampling. So it does where a prompt's text or
-    columns, or the verifier's file, have changed since; modules that the file imports are not looked at.
+    An error of the verifier only affects its prompt: a :class:`VerifierWarning` names the prompts, and the
+        next run with the same store verifies them again without sampling. It also does so if a prompt's text
+        or columns, or the verifier's file, have changed; modules that the file imports are not checked.
 
-    A store is topped up: of more rollouts than it has only those that are missing are drawn, and then all
-    of that prompt are verified; of fewer the first are given. All are the same as if drawn at once, to the
-    rounding of the model.
+    If more rollouts are requested than a store has, only the missing ones are drawn, and then all of that
+    prompt are verified; if fewer are requested, the first ones are returned. All are the same as if drawn at
+    once, up to the rounding of the model.
 
     Arguments:
-        rollouts: completions of each prompt, N >= 4.
-        store: a JSONL file to write to, and to go on from if it exists.
-        batch: completions at a time, 256 unless given; where memory runs out, fewer are taken, with a
+        rollouts: number of completions of each prompt, N >= 4.
+        store: JSONL file to write, and to continue from if it exists.
+        batch: number of completions at a time (default: 256); if memory runs out, fewer are used, with a
             warning.
 
     Returns:
-        the rollouts in the order of the task's prompts, without those whose verifier raised; their
-        messages are in ``failed``.
+        the rollouts in the order of the task's prompts, without prompts at which the verifier raised an
+        error; the messages are in ``failed``.
     """
     integer("rollouts", rollouts, LEAST_ROLLOUTS)
     refuse_beyond("completions", rollouts * len(task.prompts), _COMPLETION)
@@ -356,7 +359,7 @@ def sample(
                     f"the store {store} has another prompt {prompt.id!r}: it belongs to other "
                     "prompts; name another store"
                 )
-        # Those that have equally many go on together.
+        # Prompts with equally many completions continue together.
         missing = [prompt for prompt in task.prompts if kept.count(prompt) < rollouts]
         missing.sort(key=kept.count)
 
@@ -371,7 +374,7 @@ def sample(
             progress("sampled", done, total)
         with closing(draws()) as every:
             for several in every:
-                # Said once for all of a batch: the first of them took as long as all.
+                # The message is given once per batch, because its first prompt takes as long as all.
                 for prompt, drawn in zip(missing[done - total :], several, strict=False):
                     texts = decoded(language_model, drawn.tokens)
                     new = Rollouts(prompt, ids[prompt.id], drawn.tokens, texts)
@@ -388,7 +391,7 @@ def sample(
             now, stored = verified_by(prompt, source), kept.rollouts[prompt.id]
             verified = stored.verified == now and len(stored.rewards) > 0
             if not verified and prompt.id not in result.failed:
-                # The old rewards must not outlive a verifier that raises now.
+                # The old rewards must not stay if the verifier raises an error now.
                 anew = replace(stored, prompt=prompt, rewards=NONE, verified=now)
                 kept.verify(task, anew, result.failed)
             if prompt.id not in result.failed:
@@ -401,7 +404,7 @@ def sample(
 
 
 def verify(task: Task, rollouts: Rollouts, failed: dict[str, str]) -> Rollouts:
-    """The completions with rewards, or without where the verifier raises, which ``failed`` then holds."""
+    """The completions with rewards, or without if the verifier raises an error, which goes to ``failed``."""
     try:
         rewards = task.rewards(rollouts.prompt, rollouts.texts, rollouts.completion_ids)
     except VerifierError as error:
@@ -410,11 +413,11 @@ def verify(task: Task, rollouts: Rollouts, failed: dict[str, str]) -> Rollouts:
 
 
 def warn_of(failed: dict[str, str], prompts: int, where: str = "") -> None:
-    """Warn of the prompts whose verifier raised."""
+    """Warn about the prompts at which the verifier raised an error."""
     if failed:
         shown = "; ".join(list(failed.values())[:3]) + ("; ..." if len(failed) > 3 else "")
         warnings.warn(
-            f"the verifier raised at {len(failed)} of {prompts} prompts, which are left out"
+            f"the verifier raised an error at {len(failed)} of {prompts} prompts, which are left out"
             f"{where}: {shown}",
             VerifierWarning,
             stacklevel=3,

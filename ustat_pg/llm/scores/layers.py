@@ -1,4 +1,6 @@
-"""Hooks on the layers of a model: every parameter's scores, by completions, as soon as they are there."""
+"""Hooks on the layers of a model, which give every parameter's scores by completion as soon as they are
+known.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from ...noise.uses import Maker, Use
 from ...validation import InputError, argument
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-"""Relative difference of squared norms, hooks against loop, that is rounding."""
+"""The relative difference of squared norms between hooks and loop that rounding explains."""
 
 COARSE = 5e-2
-"""The same of 16-bit arithmetic."""
+"""The same for 16-bit arithmetic."""
 
 CLOSE = 1e-3
-"""Relative difference of logits that is rounding: some models take softmax in float32 always."""
+"""The relative difference of logits that rounding explains; some models always compute softmax in float32."""
 
 
 Uses = list[Use]
@@ -31,7 +33,7 @@ Sink = Callable[[int, Uses], None]
 def selected(
     model: nn.Module, names: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[nn.Parameter, ...]]:
-    """Names and parameters of some patterns; a tied one has any of its names, and counts once."""
+    """Names and parameters that match some patterns; a tied one matches by any name and counts once."""
     patterns = (names,) if isinstance(names, str) else tuple(names)
     if patterns == ("all",):
         patterns = ("*",)
@@ -49,14 +51,14 @@ def selected(
     }
     if not chosen:
         raise InputError(
-            f"parameters {list(patterns)} all have requires_grad=False: nothing is left to score"
+            f"parameters {list(patterns)} all have requires_grad=False, so there is nothing to score"
         )
     return tuple(chosen), tuple(chosen.values())
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Without ``requires_grad`` on any parameter: autograd then keeps and computes activations only."""
+    """A context without ``requires_grad`` on parameters, so autograd keeps and computes only activations."""
     trained = [p for p in model.parameters() if p.requires_grad]
     try:
         for parameter in trained:
@@ -68,7 +70,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 Layer = dict[int, Maker]
-"""How the use of each parameter that is scored, by its number, is made in a module."""
+"""The functions that form the use of each scored parameter of a module, by number."""
 
 
 def layers(
@@ -82,8 +84,8 @@ def layers(
         makers = uses.makers(module, dtype) if scored else {}
         if unknown := [k for name, k in scored.items() if name not in makers]:
             raise InputError(
-                f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which the "
-                f"hooks do not know; take {argument('method', repr('loop'))}, or parameters without it"
+                f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which the hooks "
+                f"do not support; take {argument('method', repr('loop'))}, or parameters without it"
             )
         if scored:
             layers.append((module, {k: makers[name] for name, k in scored.items()}))
@@ -91,13 +93,14 @@ def layers(
 
 
 class Hooks:
-    """Hooks on the layers of one pass, in place while the forward pass runs.
+    """Hooks on the layers of one pass, active during the forward pass.
 
     Arguments:
-        layers: those that are scored.
-        number: of each parameter.
-        count: completions of the pass.
-        sink: called with a parameter's number and all its uses as soon as the last is there.
+        layers: the scored layers.
+        number: number of each parameter.
+        count: number of completions of the pass.
+        sink: function that is called with a parameter's number and all its uses as soon as the last one is
+            known.
     """
 
     def __init__(
@@ -133,10 +136,10 @@ class Hooks:
             raise InputError(
                 f"a layer of class {type(module).__name__} reads an array of shape "
                 f"{tuple(read.shape)} where {self._count} completions were expected first: hooks "
-                f"cannot tell completions apart; take {argument('method', repr('loop'))}"
+                f"cannot separate completions; take {argument('method', repr('loop'))}"
             )
         if not output.requires_grad:
-            # The graph begins at the first layer that is scored.
+            # The graph starts at the first scored layer.
             output = output.detach().requires_grad_(True)
         key = len(self._reads)
         self._reads[key] = (layer, read.detach(), output.numel() * output.element_size())
@@ -154,7 +157,7 @@ class Hooks:
                 self._sink(k, self._uses.pop(k))
 
     def finish(self) -> None:
-        """Hand over the rest: parameters some use of which has no gradient."""
+        """Pass on the remaining parameters, for which some use has no gradient."""
         for k in list(self._uses):
             self._sink(k, self._uses.pop(k))
 
@@ -164,5 +167,5 @@ class Hooks:
             yield read, written
 
     def uncalled(self, names: Sequence[str]) -> str | None:
-        """A parameter whose layers were not called."""
+        """A parameter of layers that were not called."""
         return next((names[k] for k in sorted(self._all - set(self._open))), None)

@@ -21,12 +21,13 @@ from .sums import squares
 from .tokens import Batch, Room, forward, of_tokens
 
 SKETCH = 2**12
-"""Numbers of a sketch, unless given: an inner product is off by 2% of the product of both norms."""
+"""The default size of a sketch, for which the error of an inner product is 2% of the product of both
+norms.
+"""
 
 _TOKENS = {"cuda": 2**15}
-"""Tokens, padding included, up to which several prompts go through a model at once.
-
-Elsewhere one does, so that the last digits of a prompt's scores do not depend on its neighbours.
+"""The largest number of tokens, with padding, of several prompts in one pass on some devices. On others each
+prompt has its own pass, so that the last digits of its scores do not depend on its neighbours.
 """
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
@@ -34,7 +35,7 @@ _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A prompt and its completions, the arguments of :meth:`Scores.of`, and a name for refusals."""
+    """A prompt and its completions, the arguments of :meth:`Scores.of`, and a name for error messages."""
 
     prompt_ids: Sequence[int]
     completion_ids: Sequence[Sequence[int]]
@@ -47,15 +48,15 @@ class Scores:
 
     Arguments:
         model: a ``transformers`` causal language model in eval mode.
-        parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters that have no
-            ``requires_grad`` now are never included.
-        memory: bytes to hold besides the model; None for four fifths of what the model's device
-            has free now, and on a CPU for half of it.
+        parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters without ``requires_grad``
+            are never included.
+        memory: bytes to use in addition to the model; None for four fifths of the free memory of the model's
+            device, or half of it on a CPU.
         method: "hooks", or "loop" for one backward pass for each completion.
-        autocast_bf16: run the forward pass under autocast to bfloat16; squares are summed in float32 and
-            float64 even so.
-        sketch: k, numbers of a sketch; fewer where there are fewer parameters, and it is exact then. None
-            for norms alone.
+        autocast_bf16: whether to run the forward pass under autocast to bfloat16; squares are still summed in
+            float32 and float64.
+        sketch: k, the size of a sketch; if there are fewer parameters it is smaller and exact. None for norms
+            only.
     """
 
     def __init__(
@@ -94,14 +95,13 @@ class Scores:
 
     @property
     def d(self) -> int:
-        """How many parameters a score has."""
+        """The number of parameters of a score."""
         return sum(self.sizes)
 
     def _refuse_training(self) -> None:
         if getattr(self.model, "training", False):
             raise InputError(
-                "the model is in training mode, where dropout makes scores random: "
-                "call model.eval() first"
+                "the model is in training mode, where dropout makes scores random: call model.eval() first"
             )
 
     def of(
@@ -120,13 +120,14 @@ class Scores:
         return next(self.many([Asked(prompt_ids, completion_ids, token_weights)]))
 
     def many(self, asked: Iterable[Asked]) -> Iterator[PromptScores]:
-        """What :meth:`of` gives of each of some prompts, several of which go through the model at once.
+        """The results of :meth:`of` for several prompts, some of which go through the model at once.
 
-        On a GPU as many neighbours do as its memory allows, up to 2¹⁵ tokens, where padding them to one
-        length costs little; on a CPU each does alone.
+        On a GPU neighbours share a pass, as far as memory allows and up to 2¹⁵ tokens, if padding costs
+        little; on a CPU each prompt has its own pass.
 
         Raises:
-            InputError: a prompt's scores are refused, named where it has a name, when it is its turn.
+            InputError: a prompt's scores cannot be computed; raised at the prompt's turn, with its name if it
+                has one.
         """
         self._refuse_training()
         together: list[tuple[str | None, Batch]] = []
@@ -140,7 +141,7 @@ class Scores:
             yield from self._scored(together)
 
     def _fit(self, batches: Sequence[Batch]) -> bool:
-        """Whether prompts should go through the model together, for all that memory says."""
+        """Whether prompts should go through the model together, if memory allows."""
         lengths = [batch.shortest + batch.longest for batch in batches]
         padded = sum(batch.count for batch in batches) * max(lengths)
         needed = sum(batch.count * length for batch, length in zip(batches, lengths, strict=True))
@@ -159,14 +160,14 @@ class Scores:
         else:
             yield from made
             return
-        # Each for itself, so that none is refused for another, nor before its turn.
+        # Each prompt is checked separately, so an error concerns only this prompt and is raised at its turn.
         for prompt in prompts:
             yield from self._scored([prompt])
 
     def log_probs(
         self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]
     ) -> list[Array]:
-        """log π of each token of each completion, by a forward pass."""
+        """log π of each token of each completion, from a forward pass."""
         self._refuse_training()
         batch = Batch.of(prompt_ids, completion_ids)
         logs = self.room.within(lambda: self._log_probs(batch), self.d)
@@ -182,7 +183,7 @@ class Scores:
             targets = batch.some(part).targets()[0].to(self.device)
             with torch.no_grad(), self._autocast():
                 logits = forward(self.model, self._accepted, ids, mask, targets.shape[1])
-            # One completion at a time: logits in another precision are as large as those there are.
+            # One completion at a time, because logits in another precision need as much memory again.
             for k, (row, tokens) in enumerate(zip(logits, targets, strict=True), part.start):
                 log = torch.log_softmax(row.to(self.dtype), dim=-1)
                 logs[k, : len(tokens)] = log.gather(1, tokens[:, None])[:, 0].double().cpu()
@@ -193,7 +194,7 @@ class Scores:
         return self.of(prompt_ids, completion_ids).squared_norms
 
     def require(self, prompt: int, completion: int) -> None:
-        """Refuse now any refusal of :meth:`of` a prompt and a completion of these numbers of tokens."""
+        """Raise any error now that :meth:`of` would raise for a prompt and a completion of these lengths."""
         self._refuse_training()
         most = getattr(self.model.get_input_embeddings(), "num_embeddings", 3)
         few = [1 % most, 2 % most]
@@ -225,7 +226,7 @@ class Scores:
                 kept.flush(part)
             else:
                 tokens[:, part] = self._streamed(batch.some(part), give)
-        # Everything comes to the host at once, when all is queued.
+        # All results are copied to the host at once, after all work is queued.
         norms, proxy, surprise, variance = torch.stack([kept.norms, *tokens]).cpu().numpy()
         sketches = kept.sketches[:, 0].cpu().numpy()
         return [
@@ -246,7 +247,7 @@ class Scores:
         return self.dtype.itemsize
 
     def _plan(self, batch: Batch) -> int:
-        """How many completions at once."""
+        """The number of completions that are processed at once."""
         # With the loop, autograd manages the graph itself.
         each, most = max(self.sizes) * self._bytes_each, 1
         lengths = batch.shortest, batch.longest
@@ -257,7 +258,7 @@ class Scores:
         return self.room.plan(lengths, each, held, most)
 
     def _measured(self, prompt: int, longest: int) -> int:
-        """Bytes that a completion of some length holds until its backward pass is done."""
+        """The bytes that a completion of some length needs until its backward pass is finished."""
         batch = Batch.of([1] * prompt, [[1] * longest])
         shared = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
         shared |= {t.untyped_storage().data_ptr() for t in self.model.buffers()}
@@ -280,7 +281,7 @@ class Scores:
     # One completion, by the loop.
 
     def _streamed(self, batch: Batch, take: Callable[[int, Tensor], None]) -> Tensor:
-        """Hand over one completion's score, a parameter at a time in memory; sums over its tokens, (3, 1)."""
+        """Pass on one completion's score, one parameter at a time; returns sums over its tokens, (3, 1)."""
         (prompt,), (completion,) = batch.prompts, batch.completions
 
         def pass_on(parameter: Tensor) -> None:
@@ -317,8 +318,9 @@ class Scores:
         """Compare hooks and loop on one completion, parameter by parameter, the first time."""
         if self._checked >= min(batch.count, 2):
             return
-        # The longest: an error that takes several tokens shows there. Weights may be 0, and then there
-        # is nothing to compare. Another stands beside it, which may not change it.
+        # The longest completion is used, because it shows errors that need several tokens. Weights may be 0,
+        # and then there is nothing to compare. A second completion is in the batch and must not change the
+        # result.
         longest = max(range(batch.count), key=lambda k: (len(batch.completions[k]), k))
         places = [*{0: None, longest: None}]
         pair = replace(
@@ -345,7 +347,7 @@ class Scores:
             raise InputError(_NOT_FINITE)
         narrow = self.autocast_bf16 or any(p.dtype not in TOLERANCE for p in self._parameters)
         tolerance = COARSE if narrow else TOLERANCE[self.dtype]
-        # Some gradients are zero but for rounding: of a key's bias, say.
+        # Some gradients are zero up to rounding, for example of a key's bias.
         slack = tolerance * (np.maximum(ours, theirs) + tolerance * 1e-2 * theirs.sum())
         for k in np.flatnonzero(~(np.abs(ours - theirs) <= slack)):
             raise InputError(
@@ -354,13 +356,13 @@ class Scores:
                 f"the hooks do not see; take {argument('method', repr('loop'))}"
             )
         self._require_causal(pair.prompts[-1], pair.completions[-1], COARSE if narrow else CLOSE)
-        # One alone has no other beside it.
+        # A single completion has no other in the batch.
         self._checked = len(places)
 
     def _require_causal(
         self, prompt: Sequence[int], completion: Sequence[int], tolerance: float
     ) -> None:
-        """Refuse a model in which a prompt sees its completion: it draws no token from these logits."""
+        """Raise an error if a prompt's logits depend on its completion, unlike at sampling."""
         rows = [torch.tensor([[*prompt, *rest]], device=self.device) for rest in ((), completion)]
         with torch.no_grad(), self._autocast():
             alone, followed = (
@@ -375,7 +377,7 @@ class Scores:
             )
 
     def _pass(self, batch: Batch, sink: Sink) -> Tensor:
-        """Give ``sink`` every parameter's uses by completions; sums over their tokens, (3, n)."""
+        """Pass every parameter's uses by completion to ``sink``; returns sums over their tokens, (3, n)."""
         logits, hooks = self._logits(batch, sink)
         uncalled = hooks.uncalled(self.names)
         if uncalled:

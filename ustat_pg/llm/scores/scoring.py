@@ -1,13 +1,13 @@
 """Scoring a pool: the norm and a sketch of every completion's score.
 
-A scored prompt is small, and with a folder it is a file as soon as it is scored. The file's name is a hash
-of all that it depends on: the model's weights and the parameters chosen, the prompt's rollouts, the code and
-the versions of what computed it. So an interrupted scoring goes on where it stopped, a call of more prompts
-scores the further ones, and results of other weights or other rollouts are never taken for these. Several
-processes may score different prompts into one folder. A damaged file is as good as none.
+A scored prompt is small, and if a folder is given it is saved as a file at once. The file's name is a hash of
+everything that it depends on: the model's weights and the chosen parameters, the prompt's rollouts, the code
+and the versions of libraries. So an interrupted scoring continues where it stopped, a call with more prompts
+scores only the new ones, and results of other weights or rollouts are never reused. Several processes may
+score different prompts into one folder. A damaged file is ignored.
 
-Scores do not depend on rewards: where another verifier gives other rewards to the same completions, nothing
-is differentiated anew.
+Scores do not depend on rewards: if another verifier gives other rewards to the same completions, scores are
+    not computed again.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from . import Asked, Scores
 
 
 def check_memory(language_model: LanguageModel, task: Task, **options: Any) -> Scores:
-    """Refuse, before anything is sampled, a model or a length that :func:`score_pool` would refuse.
+    """Raise an error before sampling if :func:`score_pool` would not accept the model or the lengths.
 
-    The longest prompt goes through the model once, with a completion of ``max_new_tokens``: no completion
-    of the task holds more. A short one is differentiated in both ways.
+    The longest prompt goes through the model once, with a completion of ``max_new_tokens``, the longest of
+    the task. A short completion is differentiated in both ways.
 
     Returns:
-        what scores the rollouts then, for :func:`score_pool`.
+        the scores object for :func:`score_pool`.
     """
     scores = Scores(language_model.model, **options)
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
     room = language_model.context - longest
-    # A prompt that leaves none is refused when it is sampled.
+    # A prompt without room for tokens raises an error when it is sampled.
     scores.require(longest, max(1, min(task.max_new_tokens, room)))
     return scores
 
@@ -65,15 +65,16 @@ def score_pool(
 
     Arguments:
         language_model: the model, in eval mode.
-        pools: the rollouts of each prompt, equally many, at least 4.
-        token_weights: factors of the scores of tokens, by the ratio to the policy that drew them: the
-            rollouts have its log-probabilities. The pool then has the noise and signal of that gradient.
-        out: a folder: the prompts go into ``scored``, in which a later call with the same weights, options
-            and code finds them again, and the pool into ``scored.npz``. Processes that each score a part of
-            the prompts may share it.
-        config: further facts of the pool: task, seed.
+        pools: rollouts of each prompt, equally many, at least 4.
+        token_weights: factors of the tokens' scores, from the ratio to the policy that drew them; the
+            rollouts must have its log-probabilities. The pool then gives the noise and signal of that
+            gradient.
+        out: folder for results: prompts in ``scored``, where a later call with the same weights, options and
+            code finds them, and the pool in ``scored.npz``. Processes that score different prompts may share
+            it.
+        config: further information on the pool, such as task and seed.
         progress: called after each prompt.
-        scores: those of this model and these options, if they have been made.
+        scores: scores object of this model and these options, if it exists.
         options: parameters, memory, method, autocast_bf16, sketch of
             :class:`~ustat_pg.llm.scores.Scores`.
     """
@@ -102,7 +103,7 @@ def score_pool(
     read = ((x, _read(file)) for x, file in enumerate(files) if file is not None)
     entries = {x: entry for x, entry in read if entry is not None}
     missing = [x for x in range(len(prompts)) if x not in entries]
-    # Neighbours go through the model together: those of about one length, the longest first.
+    # Neighbours go through the model together, so prompts are sorted by length, the longest first.
     missing.sort(key=lambda x: -_longest(prompts[x]))
     done = len(prompts) - len(missing)
     if progress is not None and done:
@@ -122,7 +123,7 @@ def score_pool(
 
 
 def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
-    """The pool of some prompts, scored here and now and kept nowhere."""
+    """The pool of some prompts, scored without saving."""
     return _pool(prompts, list(_score(scores, prompts)), {})
 
 
@@ -154,7 +155,7 @@ def _score(
 def _stale(
     scores: Scores, rollouts: Rollouts, token_weights: TokenWeights
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The weights of each completion's tokens, and the pool's entries that compare the two policies."""
+    """The weights of each completion's tokens, and the pool's entries for comparing the two policies."""
     old, name = rollouts.log_probs, rollouts.prompt.id
     if old is None:
         raise InputError(
@@ -180,7 +181,7 @@ def _stale(
 def _pool(
     prompts: Sequence[Rollouts], entries: Sequence[dict[str, Any]], config: Mapping[str, Any]
 ) -> ScoredPool:
-    """One prompt after the other."""
+    """Score one prompt after the other."""
     numbers = same_prompts(prompts)
     return ScoredPool(
         clusters=np.array(numbers) if max(numbers) + 1 < len(numbers) else None,
@@ -193,9 +194,9 @@ def _pool(
 
 
 def refuse_unequal(pools: Sequence[Rollouts], language_model: LanguageModel) -> None:
-    """Refuse rollouts that make no pool, before hours of scoring."""
+    """Raise an error before hours of scoring if the rollouts cannot form a pool."""
     if not pools:
-        raise InputError("there are no rollouts: at least one prompt is needed")
+        raise InputError("there are no rollouts: give at least one prompt")
     count = len(pools[0].completion_ids)
     for rollouts in pools:
         name, number = rollouts.prompt.id, len(rollouts.completion_ids)
@@ -212,7 +213,7 @@ def refuse_unequal(pools: Sequence[Rollouts], language_model: LanguageModel) -> 
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A finished prompt, or None; a damaged file is as good as none."""
+    """A finished prompt, or None; a damaged file counts as missing."""
     try:
         return read_arrays(path)
     except InputError:
@@ -223,14 +224,14 @@ def _write(path: Path, entry: dict[str, Any]) -> None:
     try:
         write_arrays(path, **entry)
     except OSError as error:
-        raise InputError(f"{path}: a scored prompt cannot be kept: {error.strerror}") from None
+        raise InputError(f"{path}: a scored prompt cannot be saved: {error.strerror}") from None
 
 
 def _content(rollouts: Rollouts, token_weights: TokenWeights | None) -> list[Any]:
-    """The parts of a prompt's rollouts that its scores depend on."""
+    """The parts of a prompt's rollouts on which its scores depend."""
     content: list[Any] = [rollouts.prompt.id, rollouts.prompt_ids, rollouts.completion_ids]
     if token_weights is not None:
-        # Clipping goes by the sign of the advantage.
+        # Clipping depends on the sign of the advantage.
         content += [rollouts.log_probs, np.asarray(rollouts.rewards).tolist()]
     return content
 

@@ -1,1 +1,1 @@
-"""Tasks by name: prompts with the verifiers that reward their answers."""
+"""Named tasks: prompts with the verifiers that reward their answers."""

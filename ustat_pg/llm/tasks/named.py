@@ -1,6 +1,6 @@
-"""Tasks by name: prompts of our own, of ``datasets``, or of a file, with their verifiers.
+"""Named tasks: prompts of this library, of ``datasets``, or of a file, with their verifiers.
 
-``datasets`` and ``math-verify`` are imported where they are used: the rest needs NumPy only.
+``datasets`` and ``math-verify`` are imported only when they are used; the rest needs only NumPy.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .options import options
 T = TypeVar("T")
 
 _LONGEST = 256
-"""Tokens of a completion, where nobody says how many."""
+"""The default number of tokens of a completion."""
 
 SETTINGS = Path(__file__).with_name("settings.toml")
-"""Tasks by name in which a model's pass rate was measured, with the rates."""
+"""Tasks with measured pass rates of models."""
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
 def jsonl_task(path: str | Path, verifier: str | Verifier) -> Task:
-    """A task of your own: a JSONL file of prompts and a verifier.
+    """Your own task: a JSONL file of prompts and a verifier.
 
     Arguments:
-        path: one object a line: ``prompt`` (text, or a list of messages), perhaps ``id``, and
-            columns that the verifier reads.
+        path: file with one object per line: ``prompt`` (text, or a list of messages), optionally ``id``, and
+            columns for the verifier.
         verifier: ``module:function``, ``file.py:function`` or a function, with the signature of
             TRL's reward functions.
     """
@@ -62,7 +62,7 @@ def jsonl_task(path: str | Path, verifier: str | Verifier) -> Task:
 
 
 def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:
-    """The rows of a data set: on the hub, or a local file or folder."""
+    """The rows of a data set from the hub, or from a local file or folder."""
     with refused(f"{source} needs pip install 'ustat_pg[llm]', or use a .jsonl file"):
         import datasets
     path = Path(source).expanduser()
@@ -109,7 +109,7 @@ def _math_answer(row: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class _DataSet:
-    """A source of questions with answers, the meaning of a row, and the length of answers."""
+    """A source of questions with answers: the columns of a row, and the length of answers."""
 
     source: str
     config: str | None
@@ -135,14 +135,14 @@ def mathematics(
     r"""GSM8K or MATH, checked by math-verify, with the right answer in the column ``gold``.
 
     Arguments:
-        name: ``gsm8k`` (Cobbe et al. 2021), whose answers stand after ``####``; or ``math`` (Hendrycks
-            et al. 2021), whose answers have a column or are the last ``\boxed{}`` of the solution.
+        name: ``gsm8k`` (Cobbe et al. 2021), with answers after ``####``; or ``math`` (Hendrycks et al. 2021),
+            with answers in a column or in the last ``\boxed{}`` of the solution.
         source: a hub id; a local .jsonl, .json, .parquet or .csv file with columns ``question`` or
-            ``problem``, and ``answer`` or ``solution``; a folder written by ``save_to_disk``; or a copy
-            of the hub's repository. The data set's own on the hub unless given.
-        split: the split to take, where there are splits.
+            ``problem``, and ``answer`` or ``solution``; a folder written by ``save_to_disk``; or a copy of
+            the hub's repository (default: the data set on the hub).
+        split: split to use, if there are splits.
         chat: prompts as messages for an instruct model; else plain text.
-        max_new_tokens: the longest completion; 512 or 1024 unless given.
+        max_new_tokens: longest completion (default: 512 or 1024).
     """
     data = _DATA[name]
     whole = f"{name}/{split}"
@@ -190,11 +190,11 @@ def _parsed_gold(gold: str, timeout: int | None) -> tuple[Any, ...]:
 def math_answer(
     prompts: Sequence[Any], completions: Sequence[Any], gold: Sequence[str], **columns: Any
 ) -> list[float]:
-    r"""1 where math-verify finds the completion's answer equal to the right one, else 0.
+    r"""The reward: 1 if math-verify finds the completion's answer equal to the right one, else 0.
 
-    Completions are texts, or lists of messages the last of which counts; right answers (``gold``) are in
-    LaTeX. math-verify limits its time by a signal, which works in the main thread only; in another thread
-    it runs without a limit.
+    Completions are texts, or lists of messages of which the last counts; right answers (``gold``) are in
+    LaTeX. math-verify limits its time by a signal, which works only in the main thread; in another thread it
+    has no limit.
     """
     with refused("this task needs pip install 'ustat_pg[llm]'"):
         from math_verify import parse, verify
@@ -218,16 +218,16 @@ def load_task(
     limit: int | None = None,
     shots: int | None = None,
 ) -> Task:
-    """The task that a command names.
+    """The task that a command line names.
 
     Arguments:
         spec: a name with options, as ``gsm8k:split=train``, ``math:source=FOLDER,chat=no``,
             ``reasoning-gym:chain_sum,max_terms=2`` (:mod:`ustat_pg.llm.tasks.reasoning`) or ``embedded:NAME``
             (a model that ships with the library); ``smollm2:NAME``, of :func:`settings`; or the path of a
-            ``.jsonl`` file of your own.
+            ``.jsonl`` file.
         verifier: ``module:function``, for a ``.jsonl`` file only.
-        max_new_tokens: the longest completion, where it is not the task's own.
-        limit: take this many prompts, the first ones.
+        max_new_tokens: longest completion, if it differs from the task's own.
+        limit: number of prompts; the first ones are used.
         shots: worked examples in each prompt of a task of reasoning-gym.
 
     >>> load_task("embedded:short:problems=2").prompts[0].text
@@ -240,7 +240,7 @@ def load_task(
     local = spec.endswith(".jsonl")
     if local and verifier is None:
         raise InputError(
-            f"the prompts {spec} have no verifier: name one, "
+            f"the prompts {spec} have no verifier: give one, "
             f"{argument('verifier', repr('my_rewards:exact_answer'))}"
         )
     if not local and verifier is not None:
@@ -277,7 +277,7 @@ def load_task(
 
 @functools.cache
 def settings() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Settings by model and name: the task, its longest answer in ``tokens``, and what was measured.
+    """Settings by model and name: the task, its longest answer in ``tokens``, and measured rates.
 
     ``rate`` is the pass rate over ``prompts`` of ``samples`` each, ``rate_se`` its standard error over
     prompts; ``silent`` the share of prompts whose rewards were all equal, ``middle`` that of prompts with a
@@ -287,10 +287,10 @@ def settings() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
-    """Some of the prompts or rollouts, drawn at random; with one seed a larger limit holds a smaller.
+    """A random sample of the prompts or rollouts; with one seed a larger sample contains a smaller one.
 
-    Files are often sorted, by difficulty or by subject: their first lines are no sample of them. All, in
-    their order, are drawn where the limit is None or more than there are.
+    Files are often sorted by difficulty or subject, so their first lines are not a fair sample. If the limit
+    is None or larger than the number, all are returned in their order.
 
     >>> drawn("abcdef", 2), drawn("abcdef", 3), drawn("abc", None)
     (['d', 'c'], ['d', 'c', 'f'], ['a', 'b', 'c'])
@@ -301,6 +301,6 @@ def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
 
 
 def _defaults(function: Callable[..., Task]) -> dict[str, Any]:
-    """The defaults of a function's arguments, of those that have one."""
+    """The defaults of a function's arguments, for arguments with a default."""
     parameters = inspect.signature(function).parameters
     return {n: p.default for n, p in parameters.items() if p.default is not p.empty}

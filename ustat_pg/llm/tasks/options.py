@@ -1,4 +1,4 @@
-"""Options of tasks, as their names hold them: ``gsm8k:split=train,chat=no``."""
+"""Options in the names of tasks: ``gsm8k:split=train,chat=no``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _KINDS: dict[type, str] = {
     **dict.fromkeys((int, type(None)), "a whole number"),
     float: "a number",
 }
-"""The required value of an option, by the type of its default."""
+"""The kind of value that an option needs, by the type of its default."""
 
 
 def options(task: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Options ``key=value,...``, by the types of their defaults; of a list, with spaces between.
+    """Options ``key=value,...``, converted to the types of their defaults; lists have spaces between items.
 
     >>> known = {"split": "test", "max_new_tokens": None, "chat": True}
     >>> options("gsm8k", "split=train,max_new_tokens=5,chat=no", known)
@@ -46,7 +46,7 @@ def options(task: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(text: str, default: Any) -> Any:
-    """The value of an option's text; where the default is None a whole number."""
+    """The value of an option's text; a whole number if the default is None."""
     if isinstance(default, list | tuple):
         return type(default)(_read(word, default[0]) for word in text.split())
     if isinstance(default, bool):

@@ -1,12 +1,13 @@
-"""Tasks of Reasoning Gym, procedural questions with the scorers that they come with, by name and options.
+"""Tasks of Reasoning Gym, by name and options: procedural questions with their own scorers.
 
-The text of a task is ``NAME,option=value,...`` with options of the data set of this name (``size`` is 500
-and ``seed`` 0 unless given) and those of :class:`Asked`. An entry is a function of the data set's options
-and its number: the verifier makes it again, so that columns are plain text and numbers.
+The text of a task is ``NAME,option=value,...`` with options of the data set of this name (default: ``size``
+500 and ``seed`` 0) and those of :class:`Asked`. An entry is a function of the data set's options and its
+number. The verifier makes it again, so columns are plain text and numbers.
 
-A scorer is given an answer, which has to be cut from the completion. :data:`CUTS` are the rules. A chat ends
-its turn, and plain text goes on with a question of its own: so by default the whole of a chat's completion
-counts, and the first line of plain text. Where all right answers are numbers, it is the last number there.
+A scorer gets an answer, which must be cut from the completion by one of the rules in :data:`CUTS`. A chat
+ends its turn, but plain text continues with a new question. So by default the whole completion of a chat
+counts, and the first line of plain text. If all right answers are numbers, the last number of that part
+counts.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from .options import options
 
 _NUMBER = re.compile(r"(?:(?<!\w)-)?(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 _FAR = 10**6
-"""Between the seeds of questions and of worked examples: entry i of seed s is entry 0 of seed s + i."""
+"""The distance between the seeds of questions and of worked examples, because entry i of seed s is entry 0 of
+seed s + i.
+"""
 _PROSE = 10
-"""Tokens of a chat's answer besides the answer, where no example shows how to answer."""
+"""Additional tokens for a chat's answer if no example shows how to answer."""
 _UNKNOWN = 256
-"""Tokens of an answer where the data set does not say a right one."""
+"""The tokens of an answer if the data set has no right answer."""
 
 
 def _line(text: str) -> str:
@@ -46,8 +49,9 @@ CUTS: dict[str, Callable[[str], str]] = {
     "number": _number,
     "line-number": lambda text: _number(_line(text)),
 }
-"""How the answer is cut from a completion: all of it, its first line that is not empty, the last number, or
-the last number of that line."""
+"""The rules that cut the answer from a completion: the whole text, the first line that is not empty, the last
+number, or the last number of that line.
+"""
 
 _BY_DEFAULT = {
     (True, False): "text",
@@ -55,23 +59,24 @@ _BY_DEFAULT = {
     (False, False): "line",
     (False, True): "line-number",
 }
-"""The rule of a chat or plain text, and answers that are numbers or not."""
+"""The default rule by chat or plain text, and by whether answers are numbers."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    r"""How entries are made into prompts and rewards.
+    r"""The options that convert entries to prompts and rewards.
 
     Attributes:
-        shots: worked examples before each question, the first of one list that are another question.
+        shots: number of worked examples before each question, the first ones of one list that differ from the
+            question.
         chat: prompts as messages, and examples as turns; else plain text.
-        template: what is asked, with fields ``{question}`` and those of the entry's metadata, such as
-            ``{expression}`` of chain_sum; ``\n`` is a new line. ``{question}`` in a chat and
-            ``Question: {question}\nAnswer:`` in plain text unless given.
-        answer: one of :data:`CUTS`; by the kind of prompts and answers unless given.
-        graded: rewards are the scorer's marks; else 1 for full marks, and 0.
-        max_new_tokens: the longest completion; unless given, as long as the longest right answer has
-            characters, and 2 more, in a chat without examples 10 more.
+        template: text of the prompt, with fields ``{question}`` and those of the entry's metadata, such as
+            ``{expression}`` of chain_sum; ``\n`` is a new line (default: ``{question}`` in a chat and
+            ``Question: {question}\nAnswer:`` in plain text).
+        answer: one of :data:`CUTS` (default: by the kind of prompts and answers).
+        graded: whether rewards are the scorer's marks; if not, 1 for full marks and 0 for less.
+        max_new_tokens: longest completion (default: the number of characters of the longest right answer plus
+            2, or plus 10 in a chat without examples).
     """
 
     shots: int = 0
@@ -106,16 +111,16 @@ _ROLES = ("user", "assistant")
 
 
 def task(kind: str, text: str = "", shots: int | None = None) -> Task:
-    """The task of a data set by its name.
+    """The task of a named data set.
 
     Arguments:
         kind: the data set, such as ``chain_sum``.
         text: options ``key=value,...`` of the data set and of :class:`Asked`.
-        shots: worked examples, in place of those in the text.
+        shots: number of worked examples; it replaces the one in the text.
 
     Raises:
-        InputError: an unknown name or option; a value that the data set refuses; a rule by which right
-            answers do not get full marks.
+        InputError: a name or option is unknown, the data set does not accept a value, or right answers do not
+            get full marks by the rule.
     """
     own = vars(Asked())
     given = options(f"reasoning-gym:{kind}", text, own | _defaults(kind))
@@ -164,10 +169,10 @@ def reasoning_gym_score(
     graded: Sequence[bool],
     **columns: Any,
 ) -> list[float]:
-    """What the data set's own scorer gives to the answers that are cut from completions.
+    """The rewards of the data set's own scorer for the answers cut from completions.
 
-    1 for full marks and 0 for less, or the marks themselves where ``graded``. A scorer that cannot read an
-    answer gives it 0.
+    They are 1 for full marks and 0 for less, or the marks themselves if ``graded``. An answer that the scorer
+    cannot read gets 0.
     """
     rewards = []
     for completion, data, place, right, rule, marks in zip(
@@ -186,12 +191,12 @@ def _marks(data: str, entry: dict[str, Any], answer: str) -> float:
     try:
         return float(_dataset(data).score_answer(answer, entry))
     except Exception:
-        # Right answers are scored before any is asked for: what fails here is no answer of this kind.
+        # Right answers are scored first, so an error here means that the answer is not of this kind.
         return 0.0
 
 
 def _examples(asked: Asked, name: str, seed: int) -> list[tuple[str, str]]:
-    """Questions and answers: one more than are shown, since a prompt does not show its own question."""
+    """Questions and answers, one more than shown, since a prompt does not show its own question."""
     found: dict[str, str] = {}
     tries = 50 * (asked.shots + 1) if asked.shots else 0
     data = f"{name},size={tries},seed={seed + _FAR}"

@@ -148,9 +148,7 @@ def names_of(inputs: Any, rows: bool) -> tuple[Any, Any]:
 
 
 def weights_of(trainer: Any, inputs: Any) -> Any:
-    """The importance weight of each whole completion in the loss, (n,); None if tokens have their own
-    weights.
-    """
+    """The importance weight of each whole completion in the loss, (n,); None if tokens have weights."""
     weights = inputs.get("importance_sampling_ratio")
     mode = str(option(trainer, "vllm_importance_sampling_mode"))
     if weights is None or not mode.startswith("sequence") or kinds(trainer)[0] == "vespo":

@@ -52,9 +52,7 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
 
 
 def groups_of(trainer: Any, prompts: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """The number of each completion's group in TRL's order, the same on all processes; None for another
-    order.
-    """
+    """The number of each completion's group in TRL's order, equal on all processes; else None."""
     count = len(prompts)
     places = trainer.accelerator.process_index * count + np.arange(count)
     groups: NDArray[np.int64] = places // trainer.num_generations
@@ -74,9 +72,7 @@ def _rewards(trainer: Any) -> Array:
 
 
 def _ranked(trainer: Any) -> bool:
-    """Whether advantages rise with rewards: not if they include a penalty, or if each reward is normalised
-    separately.
-    """
+    """Whether advantages rise with rewards: not with a penalty in them, or with separate normalisation."""
     from trl import RLOOTrainer
 
     way = option(trainer, "multi_objective_aggregation", "sum_then_normalize")

@@ -39,9 +39,7 @@ class Head:
         self._hidden = None
 
     def written(self, log_probs: torch.Tensor, ids: torch.Tensor) -> None:
-        """Pass the gradients of these log-probabilities, for the last tokens, to the layer when they are
-        computed.
-        """
+        """Pass the gradients of the last tokens' log-probabilities to the layer when they are computed."""
         hidden, self._hidden = self._hidden, None
         if hidden is not None and len(hidden) == len(ids):
             kept = log_probs.shape[1]

@@ -84,11 +84,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     why the first skipped step is left out.
 
     Alarms are printed when they start, and ``alarms`` has the names of the current ones: the alarms of
-        :class:`ustat_pg.noise.Alarms`; ``clipped`` if 20% of a record's tokens are clipped, or ``capped`` if
-        CISPO's cap below 1 does this to rollouts of the current policy; ``lost`` if for a whole window of
-        steps no full window distinguishes the signal from 0. The sentence on a step is printed when its
-        meaning changes, at most once per window, and again every five windows. A checkpoint has the window in
-        the file ``noise_monitor.json.gz``.
+    :class:`ustat_pg.noise.Alarms`; ``clipped`` if 20% of a record's tokens are clipped, or ``capped`` if
+    CISPO's cap below 1 does this to rollouts of the current policy; ``lost`` if for a whole window of
+    steps no full window distinguishes the signal from 0. The sentence on a step is printed when its
+    meaning changes, at most once per window, and again every five windows. A checkpoint has the window in
+    the file ``noise_monitor.json.gz``.
 
     Arguments:
         window: number of steps in an estimate.
@@ -405,9 +405,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
-        """Undo TRL's shuffle if that does not change the gradient, and check the advantages of whole
-        groups.
-        """
+        """Undo TRL's shuffle if the gradient stays the same, and check the advantages of whole groups."""
         names = [names_of(batch, self._plan.rows) for batch in batches]
         groups = np.concatenate([array(own) if own is not None else of for of, own in names])
         if self._plan.sorts and movable(batches):

@@ -1,4 +1,4 @@
-"""Figure 5 and Table 2 of a training sweep, from TRL's evaluations joined over seeds."""
+"""Tables in the form of Figure 5 and Table 2 for a training sweep, from TRL's evaluations over seeds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ TABLE_2 = pd.DataFrame(
     index=pd.Index([4, 8, 16, 32, 64, 128], name="G"),
 ).rename_axis(columns="K")
 """The paper's Table 2 (arXiv 2603.01162, section 5.2): accuracies on MATH after training by G and K, of
-Qwen2.5-Math-7B, one run each. Figure 5's accuracies are drawn and not printed, so none stand here."""
+Qwen2.5-Math-7B, one run each. The paper does not print Figure 5's accuracies, so they are not here.
+"""
 
 
 def results(out: str | Path) -> pd.DataFrame:
-    """The finished runs of a folder as a tidy frame, one row for each evaluation.
+    """The finished runs of a folder as a tidy frame, with a row for each evaluation.
 
     Columns: run (its folder), model, task, trainer, K, G, B, seed, step, final (whether it is the run's
     last step), accuracy (the mean reward of TRL's evaluation) and n (held-out prompts).
@@ -38,13 +39,13 @@ def results(out: str | Path) -> pd.DataFrame:
         except (KeyError, TypeError, ZeroDivisionError) as error:
             raise InputError(f"{path} is not a record of a finished run: {error!r}") from None
     if not rows:
-        raise InputError(f"{out} holds no finished run with an evaluation")
+        raise InputError(f"{out} has no finished run with an evaluation")
     order = ["trainer", "K", "G", "seed", "step"]
     return pd.DataFrame(rows).sort_values(order, ignore_index=True)
 
 
 def _evaluations(name: str, record: Any) -> list[dict[str, Any]]:
-    """A row for each evaluation of a run, by its folder's name and its record."""
+    """A row for each evaluation of a run, from its folder's name and its record."""
     run, trl, budget = record["run"], record["trl"], record["budget"]
     size = trl["num_generations"]
     common = {"run": name, "model": run["model"], "task": run["task"]}
@@ -60,7 +61,7 @@ def _evaluations(name: str, record: Any) -> list[dict[str, Any]]:
 
 
 def _interval(values: Any) -> tuple[float, float, float]:
-    """Mean and 95% t interval; none of one value."""
+    """The mean and its 95% t interval; no interval for one value."""
     from statsmodels.stats.weightstats import DescrStatsW
 
     mean = float(np.mean(values))
@@ -83,7 +84,7 @@ def _over_seeds(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 def table2(frame: pd.DataFrame) -> pd.DataFrame:
     """Final accuracies in the form of Table 2, from :func:`results`: means over runs with 95% t intervals.
 
-    ``paper`` is the table's accuracy where model and task are the paper's, else NaN.
+    ``paper`` is the paper's accuracy if model and task are the paper's, else NaN.
     """
     final = frame[frame["final"]]
     table = _over_seeds(final, ["trainer", "K", "G"])
@@ -104,12 +105,12 @@ def figure5(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Final accuracies less those of the best (trainer, G) of the budget, seed by seed.
+    """The differences of final accuracies from those of the best (trainer, G) of the budget, seed by seed.
 
-    Runs of one seed see the prompts in one order. The best is the one with the highest mean, of several
-    the first; as the highest of several it is flattered, the more the fewer seeds there are. One row of
-    the :func:`results` for each other trainer and G at each K has the best's trainer and G, the
-    difference, its 95% t interval (none of one pair), and the number of pairs.
+    Runs of one seed see the prompts in the same order. The best has the highest mean (the first one if
+    several are equal); as a maximum it is too optimistic, more so with fewer seeds. One row of the
+    :func:`results` for each other trainer and G at each K has the best's trainer and G, the difference, its
+    95% t interval (none for one pair), and the number of pairs.
     """
     rows = []
     for budget, part in frame[frame["final"]].groupby("K"):

@@ -1,16 +1,16 @@
 """Training sweeps over the group size: a grid of TRL runs, one process and one folder for each.
 
 A sweep is a YAML file with the settings of a run (:mod:`ustat_pg.llm.trl.training`), with lists under
-``grid`` for some of :data:`GRID`, and with arguments of ``accelerate launch`` under ``launch`` where a run
-has several processes. Its folder holds::
+``grid`` for some of :data:`GRID`, and with arguments of ``accelerate launch`` under ``launch`` if a run has
+several processes. Its folder contains::
 
     OUT/sweep.yaml                      what all runs share
     OUT/<place in the grid>/run.yaml    the settings of a run
                             log.txt     the output of its process
                             finished.json   TRL's log, once the run is finished
 
-A rerun leaves out finished runs and takes up the others again: from TRL's last checkpoint where
-``save_strategy`` is set, else from the start. A run that fails is reported, and the others go on.
+A rerun skips finished runs and continues the others: from TRL's last checkpoint if ``save_strategy`` is set,
+    else from the start. A failed run is reported, and the others continue.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from ...files.whole import whole_file
 from ...validation import MOST_WORKERS, InputError, integer
 
 GRID = ("trainer", "gradient_accumulation_steps", "num_generations", "seed")
-"""Settings that a grid may run over; a step has budget K = B G, which accumulation multiplies."""
+"""Settings that a grid may vary; a step has the budget K = B G, times the accumulation steps."""
 
 PRESETS = Path(__file__).with_name("presets")
 """Sweeps that ship with the library: the paper's ``figure5`` and ``table2``, and ``embedded``."""
 
 _VALUE = re.compile(r"[\w.:,+-]{1,64}", re.ASCII)
-"""A value of a grid, which names a folder."""
+"""The pattern of a grid's values, which become names of folders."""
 
 _TAIL = 20
-"""Lines of a failed run's log that are reported."""
+"""The number of reported lines of a failed run's log."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs over values of some of :data:`GRID`; without ``launch`` a run is one plain process.
+    """A grid of runs over values of some of :data:`GRID`; without ``launch`` each run is one process.
 
     >>> sweep = Sweep({"max_steps": 10}, {"num_generations": (4, 8), "seed": (0, 1)})
     >>> list(sweep.runs())[:2]
@@ -77,7 +77,9 @@ class Sweep:
             )
         for name, values in grid.items():
             if not isinstance(values, list) or not values or len({*map(str, values)}) < len(values):
-                raise InputError(f"{path}: {name} is {values!r}: list at least one, and none twice")
+                raise InputError(
+                    f"{path}: {name} is {values!r}: list at least one value, and each value once"
+                )
             for value in values:
                 if not isinstance(value, int | str) or not _VALUE.fullmatch(str(value)):
                     raise InputError(
@@ -96,7 +98,7 @@ class Sweep:
         return runs
 
     def prepare(self, out: Path) -> dict[str, list[str]]:
-        """Write the folder of each run that is not finished; returns the command that makes it."""
+        """Write the folder of each unfinished run, and return the command that runs it."""
         from .training import FINISHED
 
         shared = out / "sweep.yaml"
@@ -107,8 +109,8 @@ class Sweep:
             if before.get(name) != self.base.get(name)
         ]:
             raise InputError(
-                f"{out} holds a sweep with {'; '.join(changed)}: name another folder, because a table holds "
-                "one sweep"
+                f"{out} contains a sweep with {'; '.join(changed)}: use another folder, because "
+                f"a table has one sweep"
             )
         _write(shared, self.base)
         commands = {}
@@ -124,9 +126,9 @@ class Sweep:
     def run(
         self, out: str | Path, workers: int = 1, say: Callable[[str], None] = print
     ) -> tuple[str, ...]:
-        """Make the runs that are not finished; returns the names of those that failed.
+        """Run the unfinished runs, and return the names of those that failed.
 
-        The folder of a former sweep is continued, with the same grid or another. ``say`` takes a line for
+        The folder of an earlier sweep is continued, with the same grid or another. ``say`` gets a line for
         each run that ends.
         """
         folder = Path(out).resolve()
@@ -168,18 +170,24 @@ def sweep_arguments(command: argparse.ArgumentParser) -> None:
         "nothing runs, and the results in --out are joined",
     )
     command.add_argument(
-        "--out", type=Path, metavar="DIR", required=True, help="of the runs and the joined results"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="folder of the runs and the joined results",
     )
-    command.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
+    command.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of runs at a time"
+    )
     command.add_argument(
         "--print",
         action="store_true",
-        help="run nothing: print the shell command of each run that is not finished",
+        help="run nothing; print the shell command of each unfinished run",
     )
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """``ustat-pg llm sweep``; returns the exit code, 3 where a run failed."""
+    """Run the command ``ustat-pg llm sweep``, and return the exit code: 3 if a run failed."""
     from .results import say_results
 
     failed: tuple[str, ...] = ()
@@ -190,7 +198,7 @@ def sweep(options: argparse.Namespace) -> int:
                 print(shlex.join(command))
             return 0
         if find_spec("trl") is None:
-            # Each run would say so, after seconds.
+            # Otherwise each run would report this after seconds.
             raise InputError("a sweep needs pip install 'ustat_pg[llm]': there is no TRL")
         failed = runs.run(options.out, options.workers)
     say_results(options.out)

@@ -1,6 +1,6 @@
-"""Trainers of TRL whose advantages are this library's: drop-in classes for a script of one's own.
+"""Trainers of TRL with advantages of this library, as drop-in classes for your own script.
 
-A script that has ``RLOOTrainer`` takes another estimator by one line::
+A script with ``RLOOTrainer`` gets another estimator by one line::
 
     from trl import RLOOConfig
     from ustat_pg.llm import EstimatorTrainer
@@ -11,10 +11,10 @@ A script that has ``RLOOTrainer`` takes another estimator by one line::
         args=RLOOConfig("out", beta=0.0, num_generations=8),
     )
 
-Its step is then (1/BG) Σ sᵢ Aᵢ with its advantages, at TRL's other settings. With a
-``GRPOConfig`` of ``scale_rewards="none"`` it is TRL's GRPOTrainer, clipping and KL included, whose
-``loss_type`` multiplies that step by one factor: dapo, dr_grpo, luspo, cispo or vespo. They need
-the version of TRL that is installed with ``ustat_pg[llm]``, whose insides they change.
+Its step is then (1/BG) Σ sᵢ Aᵢ with these advantages and TRL's other settings. With a ``GRPOConfig`` of
+``scale_rewards="none"`` it is TRL's GRPOTrainer, clipping and KL included, whose ``loss_type`` multiplies
+that step by one factor: dapo, dr_grpo, luspo, cispo or vespo. They need the version of TRL that is installed
+    with ``ustat_pg[llm]``, because they change its internals.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ..scores import Asked, Scores
 from ..scores.tokens import of_tokens
 
 TRL = "1.16"
-"""The version whose trainers are derived from here, private members included."""
+"""The version of the base trainers, including their private members."""
 
-# The site is built without TRL, and its stand-in has no version.
+# The site is built without TRL, and its replacement has no version.
 with suppress(PackageNotFoundError):
     if (_installed := version("trl")).split(".")[:2] != TRL.split("."):
         raise InputError(
@@ -50,16 +50,16 @@ with suppress(PackageNotFoundError):
         )
 
 _LOGITS_BYTES = 2**28
-"""Bytes of float32 logits that the token proxy holds at a time."""
+"""The bytes of float32 logits for the token proxy at a time."""
 _PLAIN: dict[type[Any], dict[str, Any]] = {
     RLOOConfig: {"beta": 0.0, "normalize_advantages": False, "reward_clip_range": None},
     GRPOConfig: {"scale_rewards": "none", "multi_objective_aggregation": "sum_then_normalize"},
 }
-"""Settings of TRL that change the advantages, and the values that do not."""
+"""Settings of TRL that change the advantages, with the values that do not."""
 
 
 def _table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
-    """From rewards (B, G) to advantages, by a table's name."""
+    """The function from rewards (B, G) to advantages for a table's name."""
     if name == "running-table":
         return RunningTable(group_size).advantages
     if needs := parse(name)[0].needs:
@@ -67,13 +67,13 @@ def _table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
             f"{name} takes {', '.join(needs)} of known prompts, which a trainer has not: take running-table, "
             f"which learns a table on the way, or {', '.join(_WEIGHTS)}"
         )
-    # Refused now, and not at the first step.
+    # This raises the error now, and not at the first step.
     advantages(name, np.zeros(group_size))
     return partial(advantages, name)
 
 
 def _replace_advantages(trainer: Any, gathered: Any) -> Any:
-    """Return this process's slice of the gathered advantages, and log them in place of TRL's."""
+    """Return this process's slice of the gathered advantages, and log them instead of TRL's."""
     logged = trainer._logs["advantages"]
     for _ in range(min(len(logged), len(gathered))):
         logged.pop()
@@ -82,12 +82,12 @@ def _replace_advantages(trainer: Any, gathered: Any) -> Any:
 
 
 def _settings(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-    """The config among a trainer's arguments; TRL's default where there is none."""
+    """The config among a trainer's arguments (default: TRL's)."""
     return keywords.get("args", arguments[2] if len(arguments) > 2 else None) or RLOOConfig
 
 
 def _refuse_settings(args: Any, estimator: str, plain: Mapping[str, Any]) -> None:
-    """Refuse, before a model is loaded, settings that an estimator would ignore or that undo it."""
+    """Raise an error before a model is loaded for settings that an estimator would ignore or that undo it."""
     for name, value in plain.items():
         if (setting := getattr(args, name)) != value:
             raise InputError(
@@ -108,7 +108,7 @@ def _refuse_settings(args: Any, estimator: str, plain: Mapping[str, Any]) -> Non
 
 
 class _Advantages:
-    """TRL's trainer, of either kind, with the advantages of an estimator of this library."""
+    """TRL's trainer, of both kinds, with the advantages of an estimator of this library."""
 
     _native: str | None = None
 
@@ -145,7 +145,7 @@ class _Advantages:
         above: Any = super()
         output = above._generate_and_score_completions(inputs)
         trainer: Any = self
-        # TRL's evaluation may have groups of another size, and nobody takes its advantages.
+        # TRL's evaluation may have groups of another size, and its advantages are not used.
         if self.ustat_pg_estimator == self._native or not trainer.model.training:
             return output
         size = trainer.num_generations
@@ -165,7 +165,7 @@ class _Advantages:
             new = norm_weighted(
                 rewards.view(-1, size), squared_norms=weights.view(-1, size)
             ).flatten()
-        # TRL's rule for completions without any reward: they do not move the policy.
+        # TRL's rule for completions without any reward is that they do not change the policy.
         new = torch.where(rewarded, new, torch.zeros_like(new))
         output["advantages"] = _replace_advantages(self, new.to(output["advantages"].dtype))
         return output
@@ -176,7 +176,7 @@ class _GRPOEstimatorTrainer(_Advantages, GRPOTrainer):
 
 
 class EstimatorTrainer(_Advantages, RLOOTrainer):
-    """TRL's RLOOTrainer, or with a GRPOConfig its GRPOTrainer, with another estimator.
+    """TRL's RLOOTrainer (with a GRPOConfig its GRPOTrainer) with another estimator.
 
     ===================== ============================================== ======================
     estimator             advantage                                      what it costs
@@ -193,19 +193,19 @@ class EstimatorTrainer(_Advantages, RLOOTrainer):
     A pass of scores makes a step take about twice as long (1.8 and 1.9 times the processor time on the
     embedded models base and short, 64 completions a step).
 
-    GRPO's clipping, its KL term in the loss, ``num_iterations`` and ``steps_per_generation`` are as TRL has
-    them; the identity above is of the first step after sampling.
+    GRPO's clipping, its KL term in the loss, ``num_iterations`` and ``steps_per_generation`` are those of
+    TRL; the formula above applies to the first step after sampling.
 
     Arguments:
-        estimator: one of these; tables take rewards 0 and 1.
+        estimator: one of these; tables need rewards 0 and 1.
         scores: arguments of :class:`ustat_pg.llm.scores.Scores`, for ``norm-weighted``.
         arguments, keywords: TRL's own, for ``RLOOTrainer`` or ``GRPOTrainer``.
 
     Raises:
-        InputError: an unknown estimator, or one that takes what no trainer knows; settings of another
-            trainer; settings that this one would ignore: of RLOO a KL penalty (``beta``),
-            ``normalize_advantages`` or ``reward_clip_range``, of GRPO ``scale_rewards`` but "none"; or a
-            ``loss_type`` in which completions have factors of their own: grpo, bnpo, sapo.
+        InputError: the estimator is unknown, or needs values that trainers do not have; settings belong to
+            another trainer, or would be ignored: for RLOO a KL penalty (``beta``), ``normalize_advantages``
+            or ``reward_clip_range``, for GRPO ``scale_rewards`` other than "none"; or completions have their
+            own factors in the ``loss_type``: grpo, bnpo, sapo.
     """
 
     _native = "grpo"

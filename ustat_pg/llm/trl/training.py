@@ -1,12 +1,12 @@
 """One training run through TRL, on this library's tasks and with its estimators.
 
-``python -m ustat_pg.llm.trl.training --config run.yaml`` makes a run: TRL's own parser reads the file, TRL
-trains, and TRL evaluates on held-out prompts. Settings are those of :class:`RunArguments` and all of
-TRL's ``RLOOConfig``, under TRL's names. Options after the file change it, ``--seed 1`` for one.
+``python -m ustat_pg.llm.trl.training --config run.yaml`` starts a run: TRL's own parser reads the file, TRL
+trains, and TRL evaluates on held-out prompts. Settings are those of :class:`RunArguments` and all of TRL's
+``RLOOConfig``, with TRL's names. Options after the file override it, for example ``--seed 1``.
 
-One step of plain SGD with rate η moves the parameters by η ĝ, ĝ = (1/(BG)) Σᵢ sᵢ Aᵢ with the score s of
-the whole completion and the estimator's advantages A, at the settings of :data:`PLAIN`. TRL's
-``GRPOTrainer`` (``trainer: trl-grpo``) makes another step:
+One step of plain SGD with rate η changes the parameters by η ĝ, ĝ = (1/(BG)) Σᵢ sᵢ Aᵢ with the score s of the
+whole completion and the estimator's advantages A, at the settings of :data:`PLAIN`. TRL's ``GRPOTrainer``
+(``trainer: trl-grpo``) takes another step:
 
 =================================================== ===========================
 settings besides :data:`PLAIN`                      step / (η ĝ)
@@ -16,9 +16,9 @@ none                                                another direction
 ``loss_type: luspo``, ``scale_rewards: none``       (G-1)/G
 =================================================== ===========================
 
-Lmax is ``max_completion_length``. ``trainer: grpo-corrected`` takes the last row's factor away. A factor
-that depends on G confounds the group size with the learning rate. With vLLM these rows need
-``vllm_importance_sampling_correction: false`` too. The tests measure these steps.
+Lmax is ``max_completion_length``. ``trainer: grpo-corrected`` removes the factor of the last row. A factor
+that depends on G confounds the group size with the learning rate. With vLLM these rows also need
+``vllm_importance_sampling_correction: false``. The tests measure these steps.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ PLAIN: Mapping[str, Any] = MappingProxyType(
         "save_total_limit": 1,
     }
 )
-"""Defaults of a run where they are not TRL's: with them a step of ``RLOOTrainer`` is η ĝ."""
+"""Defaults of a run that differ from TRL's; with them a step of ``RLOOTrainer`` is η ĝ."""
 
 
 @dataclass
 class RunArguments:
-    """The settings of a run besides TRL's configuration.
+    """The settings of a run in addition to TRL's configuration.
 
     Arguments:
-        model: as :func:`~ustat_pg.llm.models.loading.model_source` takes it.
-        task: the prompts to train on, as :func:`~ustat_pg.llm.tasks.named.load_task` reads them.
-        evaluation: the task of the held-out prompts, where it is another.
-        held_out: how many of the task's own prompts, the last ones, are held out.
+        model: as for :func:`~ustat_pg.llm.models.loading.model_source`.
+        task: prompts for training, as for :func:`~ustat_pg.llm.tasks.named.load_task`.
+        evaluation: task of the held-out prompts, if it is another one.
+        held_out: number of the task's own prompts that are held out (the last ones).
         verifier: ``module:function``, for a ``.jsonl`` task.
         trainer: ``rloo`` or ``trl-grpo``, TRL's own; ``grpo-corrected``, TRL's
             GRPO with leave-one-out means; ``two-stage:12``, this library's
             :class:`~ustat_pg.llm.trl.two_stage_trainer.TwoStageTrainer` with 12 more outputs for a mixed
             pilot, or ``two-stage-uncorrected:12``; or an estimator of its
             :class:`~ustat_pg.llm.trl.trainers.EstimatorTrainer`.
-        dtype: of the weights.
+        dtype: type of the weights.
         pad_token: for a tokenizer without one.
-        threads: of torch, in each process; 0 for torch's own choice.
+        threads: threads of torch in each process; 0 for torch's own choice.
     """
 
     model: str
@@ -112,7 +112,7 @@ def trainer_class(name: str) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def dataset(task: Task) -> Any:
-    """The task's prompts as TRL takes them: the column ``prompt`` and those of the verifier."""
+    """The task's prompts for TRL: the column ``prompt`` and those of the verifier."""
     from datasets import Dataset
 
     names = dict.fromkeys(name for prompt in task.prompts for name in prompt.columns)
@@ -121,11 +121,11 @@ def dataset(task: Task) -> Any:
 
 
 def _split(run: RunArguments, longest: int) -> tuple[Task, Task]:
-    """The prompts to train on, and those held out; no text is among both."""
+    """The prompts for training and the held-out prompts, without common texts."""
     if (run.evaluation is None) == (run.held_out == 0):
         raise InputError(
-            f"evaluation is {run.evaluation!r} and held_out is {run.held_out}: name a task of "
-            "held-out prompts, or how many of the task's own are held out, one of the two"
+            f"evaluation is {run.evaluation!r} and held_out is {run.held_out}: give either a "
+            f"task of held-out prompts or the number of the task's own prompts to hold out"
         )
     task = load_task(run.task, verifier=run.verifier, max_new_tokens=longest)
     if run.evaluation is None:
@@ -137,13 +137,13 @@ def _split(run: RunArguments, longest: int) -> tuple[Task, Task]:
     kept = tuple(prompt for prompt in task.prompts if repr(prompt.text) not in texts)
     if not kept:
         raise InputError(
-            f"all prompts of {run.task} have the text of a held-out one: some must be left to train on"
+            f"all prompts of {run.task} have the text of a held-out prompt, so none is left for training"
         )
     return replace(task, prompts=kept), held
 
 
 def _train(run: RunArguments, args: Any) -> None:
-    """Make a run in its ``output_dir``, from its last checkpoint where it has one."""
+    """Run a training in its ``output_dir``, from its last checkpoint if it has one."""
     import torch
     from transformers.trainer_utils import get_last_checkpoint
 
@@ -154,10 +154,10 @@ def _train(run: RunArguments, args: Any) -> None:
     if step > len(task.prompts):
         # TRL draws the prompts of a step without replacement, and drops an incomplete one.
         raise InputError(
-            f"a step takes {step} prompts and there are {len(task.prompts)}: take larger groups, a smaller "
-            "budget or more prompts"
+            f"a step needs {step} prompts and there are {len(task.prompts)}: take larger groups, "
+            f"a smaller budget or more prompts"
         )
-    # TRL means over batches, which is the mean over answers where all are whole.
+    # TRL averages over batches, which is the mean over answers if all batches are complete.
     batch = args.eval_batch_size * args.world_size
     tested = len(held.prompts) - len(held.prompts) % max(1, batch // args.num_generations_eval)
     if not tested:
@@ -181,7 +181,7 @@ def _train(run: RunArguments, args: Any) -> None:
     )
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    # A checkpoint does not hold the table that is learned on the way.
+    # A checkpoint does not contain the table that is learned during training.
     checkpoint = get_last_checkpoint(str(folder)) if run.trainer != "running-table" else None
     if checkpoint:
         args.eval_on_start = False
@@ -200,7 +200,7 @@ def _train(run: RunArguments, args: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m ustat_pg.llm.trl.training --config run.yaml``: make one run; returns the exit code."""
+    """Run ``python -m ustat_pg.llm.trl.training --config run.yaml`` and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with needed("a training run", "llm"):
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.set_defaults_with_config(**PLAIN)
         run, args = parser.parse_args_and_config(words)
     except ValueError as error:
-        print(f"TRL refuses the settings: {error}", file=sys.stderr)
+        print(f"TRL does not accept the settings: {error}", file=sys.stderr)
         return 2
     try:
         _train(run, args)

@@ -1,4 +1,4 @@
-"""A trainer of TRL that draws in two stages: a pilot for each prompt, and the rest where it is mixed.
+"""A trainer of TRL that draws in two stages: a pilot for each prompt, and more outputs if it is mixed.
 
 ::
 
@@ -31,28 +31,28 @@ from ...validation import InputError, integer
 from .trainers import _PLAIN, EstimatorTrainer, _refuse_settings, _replace_advantages, _settings
 
 _NEWEST = 0.2
-"""The weight of the newest step in the running share of mixed pilots."""
+"""The weight of the latest step in the running share of mixed pilots."""
 
 
 class TwoStageTrainer(EstimatorTrainer):
-    """TRL's RLOOTrainer with groups of two stages, at the completions of a fixed group.
+    """TRL's RLOOTrainer with two-stage groups and the same mean number of completions as fixed groups.
 
-    A step draws as many completions in the mean over steps as TRL's generation batch has. It takes the
-    first B prompts of that batch; B comes from the completions drawn and the pilots mixed in earlier
-    steps, which leaves each step unbiased. One step may draw more than the batch.
+    The mean number of completions per step equals TRL's generation batch. A step uses the first B prompts of
+    that batch; B depends on completions and mixed pilots of earlier steps, so each step is unbiased. One step
+    may draw more than the batch.
 
-    TRL's log gains ``completions/drawn`` and ``completions/prompts`` of a step. ``reward`` and the lengths
-    are those of pilots, where all prompts count alike; ``frac_reward_zero_std`` is the share of pilots
-    that are not mixed. A group with a missing reward does not move the policy.
+    TRL's log also has ``completions/drawn`` and ``completions/prompts`` of a step. ``reward`` and lengths are
+    those of pilots, in which all prompts count equally; ``frac_reward_zero_std`` is the share of pilots that
+    are not mixed. A group with a missing reward does not change the policy.
 
     Arguments:
-        more: outputs of the second stage.
-        corrected: False for grpo of all outputs drawn, which is biased: for comparison.
+        more: number of outputs of the second stage.
+        corrected: False for grpo of all drawn outputs, which is biased, for comparison.
         arguments, keywords: TRL's own, for ``RLOOTrainer``.
 
     Raises:
-        InputError: another trainer's settings (losses of ``GRPOConfig`` weight tokens of unequal
-            outputs by another rule), another estimator, settings that change advantages, or prompts with
+        InputError: settings belong to another trainer (losses of ``GRPOConfig`` weight tokens of unequal
+            outputs by another rule) or change advantages, the estimator is another one, or prompts have
             images.
     """
 
@@ -65,8 +65,8 @@ class TwoStageTrainer(EstimatorTrainer):
             )
         if "estimator" in keywords:
             raise InputError(
-                f"estimator is {keywords['estimator']!r}: two stages have leave-one-out advantages; "
-                "others are an EstimatorTrainer's"
+                f"estimator is {keywords['estimator']!r}: two stages have leave-one-out "
+                f"advantages; for others use an EstimatorTrainer"
             )
         _refuse_settings(args, "two stages", _PLAIN[RLOOConfig])
         self.ustat_pg_more = integer("more", more, 1)
@@ -79,7 +79,7 @@ class TwoStageTrainer(EstimatorTrainer):
         if not trainer.model.training:
             return super()._generate_and_score_completions(inputs)
         if {"image", "images"} & set(inputs[0]):
-            raise InputError("prompts have images: two stages take only text")
+            raise InputError("prompts have images, but two stages need text only")
         pilot, more, size = (
             trainer.num_generations,
             self.ustat_pg_more,
@@ -125,7 +125,7 @@ class TwoStageTrainer(EstimatorTrainer):
         return joined
 
     def _padded(self, rows: Any) -> Any:
-        """The rows of all processes, and zeros so that each process has as many."""
+        """The rows of all processes, with zeros so that each process has equally many."""
         return pad(rows, (0, -len(rows) % self.accelerator.num_processes))
 
     def _stage(self, prompts: list[Any], outputs: int) -> tuple[Any, Any]:
@@ -135,7 +135,7 @@ class TwoStageTrainer(EstimatorTrainer):
         rows = [prompt for prompt in prompts for _ in range(outputs)]
         filled = rows + rows[:1] * (-len(rows) % size)
         share, pilot = len(filled) // size, trainer.num_generations
-        # TRL's own advantages are not taken, and groups of one divide any number of rows.
+        # TRL's own advantages are not used, and groups of one fit any number of rows.
         trainer.num_generations = 1
         try:
             output = super()._generate_and_score_completions(filled[place * share :][:share])
@@ -147,7 +147,9 @@ class TwoStageTrainer(EstimatorTrainer):
         return output, total[: len(rows)].view(-1, outputs)
 
     def _joined(self, outputs: list[Any]) -> tuple[dict[str, Any], int]:
-        """The sequences of both stages, padded alike, and fillers, so that TRL's micro-batches are equal."""
+        """The sequences of both stages with equal padding, and fillers so that TRL's micro-batches are
+        equal.
+        """
         trainer: Any = self
         fillers = (
             -sum(len(part["old_logps"]) for part in outputs) % trainer.args.steps_per_generation
