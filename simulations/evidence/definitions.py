@@ -92,7 +92,7 @@ def _estimator(of: Estimator) -> str:
 
 def _of(of: Linear, problems: dict[str, Any]) -> list[Any]:
     """The name of the problem, G, B, and the design of the prompts."""
-    cell = of.cell
+    cell: Any = of.cell
     if type(cell) not in (GradientCell, Groups):
         raise Unstored(f"on a {type(cell).__name__}")
     problem, name = cell.problem, cell.problem.digest
