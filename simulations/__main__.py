@@ -281,7 +281,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         else:
             settled = settle_apart(stems, suite, how, store.folder)
         controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
-    run, points = settled.run.controlled(controls), settled.points
+    run, points = settled.run.with_proofs().controlled(controls), settled.points
     stems = [claim.stem for claim in run.claims]
     notes = [*suite.skipped]
     results = whole = document(run, how, _command(options, stems), configuration)

@@ -94,14 +94,23 @@ def rivals_of(claim: ClaimResult) -> str:
 
 
 def evidence_of(claim: ClaimResult, origin: str | None = None) -> str:
-    """The kinds of evidence that confirm a claim on problems of one origin, and those that do not."""
+    """The kinds of evidence that confirm a claim on problems of one origin, and those that do not.
+
+    A proof is of no origin: it stands before the others where none is asked for.
+    """
     verdicts = {kind: claim.evidence(kind, origin) for kind in KINDS}
-    words = [
+    words = [] if claim.proved is None or origin is not None else [proof_of(claim)]
+    words += [
         kind if verdict == Verdict.CONFIRMED else f"{kind} {verdict}"
         for kind, verdict in verdicts.items()
         if verdict is not None
     ]
     return " + ".join(words) or "-"
+
+
+def proof_of(claim: ClaimResult) -> str:
+    """Whether computer algebra proves the closed forms of a claim."""
+    return {None: "-", True: "proof", False: "proof REFUTED"}[claim.proved]
 
 
 def summary(claims: Sequence[ClaimResult]) -> str:
@@ -133,14 +142,16 @@ def verdict_table(
     for claim in claims:
         label = f"{claim.label} [r]" if RESULTS[claim.stem].reconstructed else claim.label
         evidence = [evidence_of(claim, origin) for origin in origins]
-        rows.append([label, claim.stem, claim.verdict, *evidence, rivals_of(claim)])
+        rows.append(
+            [label, claim.stem, claim.verdict, proof_of(claim), *evidence, rivals_of(claim)]
+        )
     if controls:
         held = sum(control.held for control in controls)
         word = "HELD" if held == len(controls) else "FAILED"
         blank = [""] * len(origins)
-        rows.append(["Controls", "", word, *blank, f"{held} of {len(controls)} held"])
+        rows.append(["Controls", "", word, "", *blank, f"{held} of {len(controls)} held"])
     marked = any(RESULTS[claim.stem].reconstructed for claim in claims)
-    header = ["result", "stem", "verdict", *origins.values(), "rivals refuted"]
+    header = ["result", "stem", "verdict", "algebra", *origins.values(), "rivals refuted"]
     return as_table(rows, header, style) + (f"\n\n{RECONSTRUCTED}" if marked else "")
 
 
@@ -281,6 +292,8 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
             yield line
     if claim.checks:
         yield from _open_rivals(claim)
+    if claim.proved is False:
+        yield f"its closed forms are not proved: see python -m simulations prove {claim.stem}"
     if claim.failure is not None:
         yield f"REFUTED: {claim.failure}"
     elif claim.evidence("exact") is None:
@@ -373,6 +386,7 @@ def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) 
         command=partial(check_command, results),
         controls=controls,
         evidence_of=evidence_of,
+        proof_of=proof_of,
         figures=figures,
         marks=MARKS,
         origins=ORIGINS,

@@ -143,6 +143,7 @@ class ClaimResult:
         rivals: all of them, in the claim's order.
         failure: error of a formula that the design needs; None if there is a design.
         power: probability that each kind of evidence detects an effect, from its intervals.
+        proved: whether computer algebra proves the closed forms; None if there is no statement.
     """
 
     stem: str
@@ -152,6 +153,7 @@ class ClaimResult:
     rivals: tuple[RivalResult, ...]
     failure: str | None = None
     power: tuple[Power, ...] = ()
+    proved: bool | None = None
 
     @classmethod
     def failed(cls, stem: str, failure: str) -> ClaimResult:

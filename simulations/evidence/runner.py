@@ -18,6 +18,7 @@ from attrs import evolve
 from ustat_pg.validation import InputError, integer, nearest
 
 from ..paper import RESULTS
+from ..proof import proved
 from .claim import Check, Claim
 from .findings import CheckResult, Findings
 from .functionals import Functional, Sums
@@ -52,6 +53,15 @@ class Run:
                 for claim in claims
             )
         return replace(self, claims=claims, controls=tuple(controls))
+
+    def with_proofs(self) -> Run:
+        """The run with what computer algebra says of its claims; one that it does not prove is REFUTED."""
+        claims = []
+        for claim in self.claims:
+            known = proved(claim.stem)
+            verdict = worst([claim.verdict, *([Verdict.REFUTED] if known is False else [])])
+            claims.append(evolve(claim, proved=known, verdict=verdict))
+        return replace(self, claims=tuple(claims))
 
     def with_failed(self, failed: Mapping[str, str]) -> Run:
         """The run, and the claims that have no design because a formula failed.

@@ -330,3 +330,52 @@ def theorem_7() -> Iterator[Statement]:
         slope / (G**2 * (G - 1) ** 2),
         scope="every q, c2/c1 and c3/c1",
     )
+
+
+@proves("length_weights")
+def beyond_3() -> Iterator[Statement]:
+    """An output weighs w, 1/|y| say, which may depend on all else."""
+    estimate = distinct(G, "s w z") / G - distinct(G, "s w", "z") / (G * (G - 1))
+    product, score = LAW.moment("s w z"), LAW.moment("s w")
+    yield Statement(
+        "mean of grpo with a weight of each output",
+        LAW.mean(estimate),
+        formulas.length_mean(product, V, score),
+        {"the gradient of E w z": product},
+        "every G, every law and all weights",
+    )
+    yield Statement(
+        "the same of the oracle",
+        LAW.mean(distinct(G, "s w z") / G - V * distinct(G, "s w") / G),
+        formulas.length_mean(product, V, score),
+        scope="every G, every law and all weights",
+    )
+
+
+@proves("normalised")
+def lemma_11() -> Iterator[Statement]:
+    """Coefficients of the expansion in 1/G; that it is one, is not proved."""
+    law = Law(binary=["z"])
+    value, gradient = law.moment("z"), law.moment("s z")
+    advantage = distinct(1, "z") - value
+    square, fourth = (law.mean(advantage**k) for k in (2, 4))
+    inner = law.inner("s z", "s z")
+    yield Statement(
+        "‖g‖² (E a⁴ - σ⁴)/(4 σ⁶) of rewards 0 and 1",
+        inner * (fourth - square**2) / (4 * square**3),
+        formulas.normalised_gap(inner, value),
+        {"σ² for 1-2p": inner * square / (4 * square**2)},
+        "every pass rate and law of scores",
+    )
+    # tr Cov(s a/σ - g a²/(2σ³)): its mean is g/(2σ), and E s a³ is a multiple of g.
+    score = distinct(1, "s")
+    single = law.mean((score * advantage) ** 2) - inner
+    cubed = sympy.cancel(law.mean(score * advantage**3) / gradient)
+    whole = (single + inner) / square - cubed * inner / square**2 + fourth * inner / (4 * square**3)
+    yield Statement(
+        "tr Cov(s a/σ - g a²/(2σ³)) of rewards 0 and 1",
+        whole - inner / (4 * square),
+        formulas.normalised_noise(single, inner, value),
+        {"tr Σ/σ²": single / square},
+        "every pass rate and law of scores",
+    )

@@ -3,7 +3,7 @@
 from ustat_pg.validation import needed
 
 with needed("a proof by computer algebra", "proof"):
-    from . import counts, linear, parts  # noqa: F401
+    from . import counts, linear, parts, plans  # noqa: F401
     from .statement import BY_STEM, Statement, equal_at
 
 __all__ = ["BY_STEM", "NOT_PROVED", "Statement", "equal_at"]

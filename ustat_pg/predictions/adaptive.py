@@ -36,7 +36,14 @@ from ..registry import parse, require_group
 from ..rounding import SUM
 from ..sampling.plans import Plan
 from ..validation import Array, InputError, integer, nearest, number, one_of, shares
-from .closed_forms import Shares, centred_moment, grpo_error, pair_noise
+from .closed_forms import (
+    Shares,
+    centred_moment,
+    grpo_error,
+    pair_noise,
+    stop_shares,
+    stop_weight,
+)
 from .count_tables import count_table, require_binary
 from .mse import about, gradient_mse, no_gradient
 
@@ -105,22 +112,13 @@ class _Uses:
     failures: Counts
 
     def shares(self, chances: Callable[[int, int], Array]) -> Shares:
-        """The shares of E‖ĝ‖², by :class:`~ustat_pg.predictions.closed_forms.Shares`, (X,) each.
+        """The shares of E‖ĝ‖², (X,) each.
 
         Arguments:
-            chances: given i and j, P(t) over the chance that i outputs succeed and j others fail, (X, T).
+            chances: as :func:`~ustat_pg.predictions.closed_forms.stop_shares` takes it, (X, T).
         """
-        # A mean of u vectors has a u-th of its square from single outputs, the rest from pairs.
-        alone_won, alone_lost = (1 / np.maximum(n, 1) for n in (self.successes, self.failures))
-        mixed = chances(1, 1) @ (self.won * self.lost)
-        return Shares(
-            won=chances(1, 0) @ (self.won**2 * alone_won),
-            lost=chances(0, 1) @ (self.lost**2 * alone_lost),
-            both=chances(2, 0) @ (self.won**2 * (1 - alone_won)),
-            none=chances(0, 2) @ (self.lost**2 * (1 - alone_lost)),
-            mixed=mixed,
-            turned=mixed,
-        )
+        alone = (1 / np.maximum(n, 1) for n in (self.successes, self.failures))
+        return stop_shares(chances, self.won, self.lost, *alone)
 
 
 def sequential(plan: Plan) -> _Uses:
@@ -274,8 +272,7 @@ def _chances(plan: Plan, p: Array) -> Callable[[int, int], Array]:
 
 def _weight(plan: Plan, uses: _Uses, p: Array) -> Array:
     """Σₜ P(t) kept(t) [a/p - b/q], with the shape of p."""
-    chances = _chances(plan, p)
-    return np.asarray(chances(1, 0) @ uses.won - chances(0, 1) @ uses.lost)
+    return np.asarray(stop_weight(_chances(plan, p), uses.won, uses.lost))
 
 
 def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:

@@ -301,3 +301,63 @@ def turn_square(
     (norm, first, second), (value, variance) = moments, law
     own = second + 2 * value * alone * first + norm * (variance * over + value**2 * alone)
     return (own + push) / group_size
+
+
+def stop_weight(chances: Callable[[int, int], Any], won: Any, lost: Any) -> Any:
+    """w(p) = Σₜ P(t) (a/p - b/q) of an estimate a s̄₁ + b s̄₀ at each stop t of a plan (adaptive_groups).
+
+    Arguments:
+        chances: given i and j, P(t)/(pⁱ qʲ) of all stops.
+        won, lost: a and b of all stops.
+    """
+    return chances(1, 0) @ won - chances(0, 1) @ lost
+
+
+def stop_shares(
+    chances: Callable[[int, int], Any], won: Any, lost: Any, successes: Any, failures: Any
+) -> Shares:
+    """The shares of E‖ĝ‖² of the same estimate.
+
+    A mean of u vectors has a u-th of its square from single outputs, and the rest from pairs.
+
+    Arguments:
+        chances, won, lost: as for :func:`stop_weight`.
+        successes, failures: 1/u of all stops, u the outputs of which s̄₁ is the mean, and those of s̄₀.
+    """
+    mixed = chances(1, 1) @ (won * lost)
+    return Shares(
+        won=chances(1, 0) @ (won**2 * successes),
+        lost=chances(0, 1) @ (lost**2 * failures),
+        both=chances(2, 0) @ (won**2 * (1 - successes)),
+        none=chances(0, 2) @ (lost**2 * (1 - failures)),
+        mixed=mixed,
+        turned=mixed,
+    )
+
+
+def length_mean(product: Any, value: Any, score: Any) -> Any:
+    """E[w s z] - V E[w s], the mean where an output weighs w, 1/|y| say (length_weights).
+
+    Arguments:
+        product, value, score: E[w s z], V and E[w s].
+    """
+    return product - value * score
+
+
+def normalised_gap(gradient: Any, value: Any) -> Any:
+    """lim G E‖ĝ_std - ĝ_grpo/σ‖² = ‖g‖² (1-2p)²/(4 σ⁴) of rewards 0 and 1 (Lemma 11, normalised).
+
+    Arguments:
+        gradient, value: ‖g‖² and p.
+    """
+    return gradient * (1 - 2 * value) ** 2 / (4 * (value * (1 - value)) ** 2)
+
+
+def normalised_noise(single: Any, gradient: Any, value: Any) -> Any:
+    """lim G E‖ĝ_std - g/σ‖² = tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴ of rewards 0 and 1 (Lemma 11, normalised).
+
+    Arguments:
+        single: tr Σ.
+        gradient, value: ‖g‖² and p.
+    """
+    return single / (value * (1 - value)) - 3 * normalised_gap(gradient, value)

@@ -25,6 +25,7 @@ from scipy.fft import dct
 from ..moments.record import LengthMoments
 from ..registry import ESTIMATORS
 from ..validation import Array, integer, one_of
+from .closed_forms import length_mean
 
 _NODE_STEP = 32
 """Numbers of nodes are multiples of this number, so that few quadratures are computed."""
@@ -95,8 +96,8 @@ def aggregated_mean(
     if how in _PER_OUTPUT:
         weights = _PER_OUTPUT[how](moments.lengths)
         least = value if record.of_pairs or record.needs else np.zeros_like(value)
-        products = weights @ moments.products - least[:, None] * (weights @ moments.scores)
-        return np.asarray(factor * moments.context_probs @ products)
+        known = weights @ moments.products, least[:, None], weights @ moments.scores
+        return np.asarray(factor * moments.context_probs @ length_mean(*known))
     if how == "prompt-mean":
         batch = 1
     degree = int(batch * group * moments.lengths[-1])

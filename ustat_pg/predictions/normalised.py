@@ -23,19 +23,19 @@ from scipy.special import gammaln, xlogy
 
 from ..moments.record import Moments, takes_problems
 from ..validation import Array, InputError, finite_array, integer, probabilities
+from .closed_forms import normalised_gap, normalised_noise
 from .count_tables import require_binary
 
 _MOST_GROUPS = 1_000_000
 """The largest number of different groups in a sum over groups."""
 
 
-def _variance(moments: Moments, what: str) -> Array:
+def _require_spread(moments: Moments, what: str) -> None:
     require_binary(moments, what)
     if not (moments.reward_variance > 0).all():
         raise InputError(
             "a prompt that is always or never solved has deviation 0, which cannot be divided by"
         )
-    return moments.reward_variance
 
 
 @takes_problems
@@ -47,8 +47,8 @@ def normalised_distance(moments: Moments) -> Array:
     >>> normalised_distance(coin.moments())
     array([0.])
     """
-    square = _variance(moments, "the distance")
-    return moments.gradient_sq * (1 - 2 * moments.value) ** 2 / (4 * square**2)
+    _require_spread(moments, "the distance")
+    return np.asarray(normalised_gap(moments.gradient_sq, moments.value))
 
 
 @takes_problems
@@ -64,9 +64,9 @@ def normalised_limit(moments: Moments) -> Array:
     >>> normalised_limit(arms.moments()).round(6)
     array([0.16])
     """
-    square = _variance(moments, "the limit")
-    naive = (moments.norm_squared_advantage - moments.gradient_sq) / square
-    return naive - 0.75 * moments.gradient_sq * (1 - 2 * moments.value) ** 2 / square**2
+    _require_spread(moments, "the limit")
+    single = moments.norm_squared_advantage - moments.gradient_sq
+    return np.asarray(normalised_noise(single, moments.gradient_sq, moments.value))
 
 
 def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike) -> float:

@@ -57,7 +57,7 @@ def test_group_sizes_are_powers_of_2_unless_given(sizes, expected):
 )
 def test_prompts_whose_verifier_raised_are_counted_and_three_are_shown(count, said):
     failed = {f"q{k}": f"e{k}" for k in range(count)}
-    text = f"raised at {count} of 9 prompts, which are left out, as kept: {said}"
+    text = f"raised an error at {count} of 9 prompts, which are left out, as kept: {said}"
     with pytest.warns(VerifierWarning, match=text):
         warn_of(failed, 9, ", as kept")
     with warnings.catch_warnings():

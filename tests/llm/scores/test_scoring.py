@@ -344,5 +344,5 @@ def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", torn)
-    refuses("cannot be kept: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
+    refuses("cannot be saved: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
     assert list((tmp_path / "scored").iterdir()) == []

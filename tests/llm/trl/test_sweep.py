@@ -146,8 +146,8 @@ def test_a_file_that_is_no_sweep_is_refused(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"held_out": 3}, "one of the two"),
-        ({"gradient_accumulation_steps": 8}, "a step takes 16 prompts and there are 7"),
+        ({"held_out": 3}, "to hold out"),
+        ({"gradient_accumulation_steps": 8}, "a step needs 16 prompts and there are 7"),
         ({"max_completion_length": 9999}, "more than the context"),
         ({"no_such": 3}, "TRL does not accept .* Unknown arguments .*no_such"),
         ({"trainer": "vanilla", "beta": 0.1}, "beta is 0.1"),
