@@ -2,7 +2,7 @@
 
 >>> from simulations.proof.linear import GRPO, error
 >>> print(latex(by_moment(error(GRPO)).coeff(FISHER)))
-\\frac{σ^2}{G \\left(G - 1\\right)}
+\\frac{\\sigma ^2}{G \\left(G - 1\\right)}
 """
 
 from __future__ import annotations
@@ -50,11 +50,16 @@ PARTS = (
     (r"^a([01])(\d+)$", r"a_\1(\2)"),
     (r"(\^\d)(?=\w)", r"\1 "),
     (r"^([cδ])(\d+)$", r"\1_{\2}"),
+    (r"^([ab])_(\d+)_(\d+)$", r"\1(\2, \3)"),
     (r"_(\w\w+)$", r"_{\\text{\1}}"),
+    ("β", r"\\beta "),
+    ("δ", r"\\delta "),
+    ("λ", r"\\lambda "),
+    ("σ", r"\\sigma "),
 )
 """Parts of a symbol's name, and what stands for them."""
 
-LONGEST = 400
+LONGEST = 320
 """Letters of a formula that still has room in a table."""
 
 
@@ -106,19 +111,19 @@ def by_moment(expression: Any) -> Any:
     return sympy.Add(*(sympy.factor(c) * moments for moments, c in found.items()))
 
 
-def at_size(expression: Any) -> tuple[Any, str]:
-    """The value at the least size, of two or more, at which it is not 0, and this size in words; else all."""
+def one_of(expression: Any) -> tuple[Any, int | None]:
+    """Of values kept apart by powers of a letter the first from the square on that is not 0; else all."""
     whole = sympy.sympify(expression)
     if not whole.has(X):
-        return whole, ""
+        return whole, None
     found: dict[Any, Any] = {}
     for term in sympy.Add.make_args(whole if whole.is_Add else sympy.expand(whole)):
         value, power = term.as_independent(X)
         found[power] = found.get(power, 0) + value
-    for size in range(2, 13):
-        if (value := sympy.expand(found.get(X**size, 0))) != 0:
-            return sympy.factor(value), f"at $G = {size}$: "
-    raise ValueError(f"no value at any size in {whole}")
+    for power in range(2, 13):
+        if (value := sympy.expand(found.get(X**power, 0))) != 0:
+            return sympy.factor(value), power
+    raise ValueError(f"no value at any power in {whole}")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -134,15 +139,17 @@ def tables(statements: Iterable[Statement]) -> str:
     formula has its difference from the right one, and the group sizes at which it is right.
     """
 
-    def shown(expression: Any, *forms: Any) -> str:
-        value, where = at_size(expression)
+    def shown(of: Statement, expression: Any, *forms: Any) -> str:
+        value, power = one_of(expression)
         text = min((latex(form(value)) for form in forms), key=len)
+        sizes = f"at $G = {power}$: " if of.scope.startswith("G to") else "one of them: "
+        where = sizes if power is not None else ""
         return f"{where}${text}$" if len(text) <= LONGEST else "long"
 
-    def off(error: Any) -> str:
+    def off(of: Statement, error: Any) -> str:
         equal = ", ".join(f"$G = {size}$" for size in equal_at(error))
         where = f"; equal at {equal}" if equal else ""
-        return shown(error, lambda value: sympy.factor(centred(value))) + where
+        return shown(of, error, lambda value: sympy.factor(centred(value))) + where
 
     statements = list(statements)
     proved = [
@@ -150,13 +157,13 @@ def tables(statements: Iterable[Statement]) -> str:
             _plain(each.what),
             _plain(each.scope),
             "proved" if each.proved else "NOT PROVED",
-            shown(each.derived, by_moment),
-            shown(each.formula, centred, by_moment),
+            shown(each, each.derived, by_moment),
+            shown(each, each.formula, centred, by_moment),
         )
         for each in statements
     ]
     rivals = [
-        (_plain(name), _plain(each.what), off(error))
+        (_plain(name), _plain(each.what), off(each, error))
         for each in statements
         for name, error in each.errors.items()
     ]

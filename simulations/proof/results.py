@@ -13,7 +13,7 @@ NOT_PROVED = {
     "limit_law": "it is a limit in law",
     "oracle_policy": "it is about limits of whole runs",
     "optimal_policy": "it orders limit laws",
-    "normalised": "it is a limit as G grows",
+    "normalised": "that it is a limit as G grows; its coefficients are proved",
     "practical_mse": "it is an expansion in the learning rate",
     "arcsine": "it is a limit as G grows",
 }
