@@ -19,6 +19,7 @@ from tabulate import tabulate
 from ustat_pg.display.shown import width
 
 from ..paper import RESULTS
+from ..proof import Proof
 from .findings import KINDS, ORIGINS, CheckResult, Findings
 from .intervals import Interval
 from .planning import MOST
@@ -99,18 +100,13 @@ def evidence_of(claim: ClaimResult, origin: str | None = None) -> str:
     A proof is of no origin: it stands before the others where none is asked for.
     """
     verdicts = {kind: claim.evidence(kind, origin) for kind in KINDS}
-    words = [] if claim.proved is None or origin is not None else [proof_of(claim)]
+    words = [str(claim.proof)] if claim.proof and origin is None else []
     words += [
         kind if verdict == Verdict.CONFIRMED else f"{kind} {verdict}"
         for kind, verdict in verdicts.items()
         if verdict is not None
     ]
     return " + ".join(words) or "-"
-
-
-def proof_of(claim: ClaimResult) -> str:
-    """Whether computer algebra proves the closed forms of a claim."""
-    return {None: "-", True: "proof", False: "proof REFUTED"}[claim.proved]
 
 
 def summary(claims: Sequence[ClaimResult]) -> str:
@@ -143,7 +139,7 @@ def verdict_table(
         label = f"{claim.label} [r]" if RESULTS[claim.stem].reconstructed else claim.label
         evidence = [evidence_of(claim, origin) for origin in origins]
         rows.append(
-            [label, claim.stem, claim.verdict, proof_of(claim), *evidence, rivals_of(claim)]
+            [label, claim.stem, claim.verdict, claim.proof or "-", *evidence, rivals_of(claim)]
         )
     if controls:
         held = sum(control.held for control in controls)
@@ -292,7 +288,7 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
             yield line
     if claim.checks:
         yield from _open_rivals(claim)
-    if claim.proved is False:
+    if claim.proof is Proof.REFUTED:
         yield f"its closed forms are not proved: see python -m simulations prove {claim.stem}"
     if claim.failure is not None:
         yield f"REFUTED: {claim.failure}"
@@ -386,7 +382,6 @@ def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) 
         command=partial(check_command, results),
         controls=controls,
         evidence_of=evidence_of,
-        proof_of=proof_of,
         figures=figures,
         marks=MARKS,
         origins=ORIGINS,

@@ -20,6 +20,7 @@ from ustat_pg.files.reading import read_json, read_text
 from ustat_pg.validation import InputError
 
 from ..paper import RESULTS
+from ..proof import Proof
 from .findings import KINDS, ORIGINS, CheckResult
 from .intervals import Interval
 from .verdict import RivalVerdict, Verdict, worst
@@ -143,7 +144,7 @@ class ClaimResult:
         rivals: all of them, in the claim's order.
         failure: error of a formula that the design needs; None if there is a design.
         power: probability that each kind of evidence detects an effect, from its intervals.
-        proved: whether computer algebra proves the closed forms; None if there is no statement.
+        proof: answer of computer algebra on the closed forms; None if there is no statement.
     """
 
     stem: str
@@ -153,7 +154,7 @@ class ClaimResult:
     rivals: tuple[RivalResult, ...]
     failure: str | None = None
     power: tuple[Power, ...] = ()
-    proved: bool | None = None
+    proof: Proof | None = None
 
     @classmethod
     def failed(cls, stem: str, failure: str) -> ClaimResult:
@@ -312,7 +313,7 @@ def plain(record: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Interval):
         return [value.low, value.high]
-    if isinstance(value, Verdict | RivalVerdict):
+    if isinstance(value, Verdict | RivalVerdict | Proof):
         return value.value
     return None if isinstance(value, float) and not isfinite(value) else value
 
@@ -336,7 +337,7 @@ def _record(kind: Any, value: Any) -> Any:
         return {name: _record(parts[1], part) for name, part in _require(dict, value).items()}
     if kind is float:
         return nan if value is None else float(_require((int, float), value))
-    return kind(value) if kind in (Verdict, RivalVerdict) else _require(kind, value)
+    return kind(value) if kind in (Verdict, RivalVerdict, Proof) else _require(kind, value)
 
 
 def _require(kind: Any, value: Any) -> Any:

@@ -18,7 +18,7 @@ from attrs import evolve
 from ustat_pg.validation import InputError, integer, nearest
 
 from ..paper import RESULTS
-from ..proof import proved
+from ..proof import Proof, proof_of
 from .claim import Check, Claim
 from .findings import CheckResult, Findings
 from .functionals import Functional, Sums
@@ -58,9 +58,9 @@ class Run:
         """The run with what computer algebra says of its claims; one that it does not prove is REFUTED."""
         claims = []
         for claim in self.claims:
-            known = proved(claim.stem)
-            verdict = worst([claim.verdict, *([Verdict.REFUTED] if known is False else [])])
-            claims.append(evolve(claim, proved=known, verdict=verdict))
+            proof = proof_of(claim.stem)
+            verdict = Verdict.REFUTED if proof is Proof.REFUTED else claim.verdict
+            claims.append(evolve(claim, proof=proof, verdict=verdict))
         return replace(self, claims=tuple(claims))
 
     def with_failed(self, failed: Mapping[str, str]) -> Run:

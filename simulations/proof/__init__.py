@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import lru_cache
 from importlib.util import find_spec
 
 
+class Proof(StrEnum):
+    """The answer of algebra on a result."""
+
+    WHOLE = "proof"
+    PART = "proof of a part"
+    REFUTED = "proof REFUTED"
+
+
 @lru_cache
-def proved(stem: str) -> bool | None:
-    """Whether all statements of a result are proved; None without statements, or without sympy."""
+def proof_of(stem: str) -> Proof | None:
+    """Whether the closed forms of a result are proved; None without statements, or without sympy."""
     if find_spec("sympy") is None:
         return None
-    from .results import BY_STEM
+    from .results import BY_STEM, NOT_PROVED
 
-    return all(each.proved for each in BY_STEM[stem]()) if stem in BY_STEM else None
+    if stem not in BY_STEM:
+        return None
+    if not all(each.proved for each in BY_STEM[stem]()):
+        return Proof.REFUTED
+    return Proof.PART if stem in NOT_PROVED else Proof.WHOLE

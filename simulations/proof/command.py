@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     line = f"{proved} of {len(every)} statements PROVED, {refuted} of {len(rivals)} wrong formulas REFUTED."
     print(f"\n{line}")
     if not options.claims:
-        print("\nNo proof by algebra:")
+        print("\nNo proof by algebra, or of a part alone:")
         for stem, why in NOT_PROVED.items():
             print(f"  {RESULTS[stem].label} ({stem}): {why}.")
     return 0 if all(each.holds for each in every) else 1

@@ -183,6 +183,30 @@ def beyond_1() -> Iterator[Statement]:
     yield from verifier()
 
 
+@proves("arcsine")
+def proposition_13() -> Iterator[Statement]:
+    """What a table climbs at each group size, and the slope of what division by the deviation tends to."""
+
+    def slope(table: Table) -> Any:
+        size = table.group_size
+        law = [comb(size, n) * chance(n, size - n) for n in range(size + 1)]
+        more = np.array([sum(law[m + 1 :]) for m in range(size)])
+        return sympy.diff(formulas.climbed_objective(table, more), p)
+
+    yield Statement(
+        "the slope of what a table climbs is its mean over g",
+        at_each_size(slope),
+        at_each_size(weight),
+        scope="G to 12, every table and pass rate",
+    )
+    yield Statement(
+        "the slope of 2 arcsin √p, squared, is 1/σ²",
+        sympy.diff(formulas.arcsine(p, sympy.sqrt, sympy.asin), p) ** 2,
+        1 / (p * (1 - p)),
+        scope="every pass rate",
+    )
+
+
 def verifier() -> Iterator[Statement]:
     """A verifier that accepts right answers at the rate a and wrong ones at c, whatever their text."""
     a, c = sympy.symbols("a c", positive=True)

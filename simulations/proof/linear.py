@@ -141,6 +141,14 @@ def theorem_2() -> Iterator[Statement]:
         (high - low) ** 2 / 4 - VARIANCE,
         scope="every law",
     )
+    width = (high - low) ** 2
+    yield Statement(
+        "the explicit bound less twice the term is 4 tr F (R²/4 - σ²) + 2 (σ² tr F - ‖g‖²), at least 0",
+        4 * T0 * (width / 4 - VARIANCE) + 2 * (VARIANCE * T0 - SQUARE),
+        G
+        * (G - 1)
+        * (formulas.grpo_error(G, 0, width * T0) - 2 * formulas.grpo_error(G, 0, pair())),
+    )
 
 
 class Prompts(Law):
@@ -236,6 +244,17 @@ def corollary_4() -> Iterator[Statement]:
         1 + c3 / ((G - 1) * (G * c1 + c2)),
         {"excess of order 1/G": 1 + c3 / ((G - 1) * c2)},
         "every G, every B, every law",
+    )
+
+
+@proves("oracle_policy")
+def corollary_9() -> Iterator[Statement]:
+    """The noise of grpo beyond the oracle's, to which the difference of both limits is linear at first."""
+    yield Statement(
+        "covariance of grpo less the oracle's",
+        error(GRPO) - error(ORACLE),
+        formulas.grpo_error(G, 0, pair()),
+        {"of order 1/G": pair() / G, "of order 1/G³": pair() / G**3},
     )
 
 

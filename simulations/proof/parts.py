@@ -15,11 +15,13 @@ import sympy
 from ustat_pg.algebra import Law, Sum, counted, distinct
 from ustat_pg.predictions import closed_forms as formulas
 
+from . import linear
+from .linear import G
 from .statement import Statement, proves
 
 SIZES = (2, 3, 4, 5)
 EACH = "G to 5 and every law"
-G, q, t = sympy.symbols("G q t", positive=True)
+q, t = sympy.symbols("q t", positive=True)
 X = sympy.Symbol("x")
 
 EPISODES = Law(binary=["h"], absorbed={"s": "h", "R": "h"})
@@ -157,6 +159,20 @@ def noise() -> Iterator[Statement]:
             "no baseline": at_each_size(plain),
         },
         scope=EACH,
+    )
+    # The whole episode's return, less the mean of the others', whatever turns they reach: every G.
+    lone = linear.V, linear.VARIANCE
+    squares = linear.T0, linear.CROSS, linear.ADVANTAGE
+    push = (G - 1) * linear.SQUARE * (1 + 1 / (G - 1) ** 2)
+    yield Statement(
+        "E‖ĝₜ‖² of episode",
+        linear.LAW.mean(linear.GRPO * linear.GRPO),
+        formulas.turn_square(G, squares, lone, 0, 1 / (G - 1), push),
+        {
+            "no pairs": formulas.turn_square(
+                G, squares, lone, 0, 1 / (G - 1), (G - 1) * linear.SQUARE
+            )
+        },
     )
 
 

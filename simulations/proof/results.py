@@ -9,12 +9,12 @@ with needed("a proof by computer algebra", "proof"):
 __all__ = ["BY_STEM", "NOT_PROVED", "Statement", "equal_at"]
 
 NOT_PROVED = {
-    "suboptimality": "it bounds whole runs by suprema, which are no rational functions",
-    "limit_law": "it is a limit in law",
-    "oracle_policy": "it is about limits of whole runs",
-    "optimal_policy": "it orders limit laws",
-    "normalised": "that it is a limit as G grows; its coefficients are proved",
-    "practical_mse": "it is an expansion in the learning rate",
-    "arcsine": "it is a limit as G grows",
+    "suboptimality": "a bound of whole runs by suprema, which are no rational functions",
+    "limit_law": "a limit in law",
+    "oracle_policy": "limits of whole runs; the difference of both covariances is proved",
+    "optimal_policy": "an order of limit laws",
+    "normalised": "a limit as G grows; the coefficients of its error are proved",
+    "practical_mse": "an expansion in the learning rate",
+    "arcsine": "a limit as G grows; what is climbed at each G is proved",
 }
-"""Why a result has no proof."""
+"""Results that have no proof by algebra, or only of a part, and why."""

@@ -361,3 +361,24 @@ def normalised_noise(single: Any, gradient: Any, value: Any) -> Any:
         gradient, value: ‖g‖² and p.
     """
     return single / (value * (1 - value)) - 3 * normalised_gap(gradient, value)
+
+
+def climbed_objective(table: Any, more: Any) -> Any:
+    """Φ(p) = (1/G) Σ_m δ(m) P(more than m successes), whose slope is :func:`table_weight` (arcsine).
+
+    Arguments:
+        table: as :func:`table_shares` takes it.
+        more: the chances of more than 0, ..., G-1 successes in a group.
+    """
+    size = len(table.successes) - 1
+    return more @ (table.successes[1:] - table.failures[:-1]) / size
+
+
+def arcsine(pass_rate: Any, root: Callable[[Any], Any], inverse: Callable[[Any], Any]) -> Any:
+    """2 arcsin √p, what division by the deviation climbs as G grows (Proposition 13, arcsine).
+
+    Arguments:
+        pass_rate: p.
+        root, inverse: the square root and the inverse sine of what p is.
+    """
+    return 2 * inverse(root(pass_rate))

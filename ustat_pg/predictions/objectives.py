@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtrc
 
 from ..validation import Array, InputError, number, probabilities, shares
+from .closed_forms import arcsine, climbed_objective
 from .count_tables import CountTable
 
 _GRID = 101
@@ -44,7 +45,7 @@ def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
     """
     size = table.group_size
     more = bdtrc(np.arange(size), size, shares("pass rate", pass_rate)[..., None])
-    return np.asarray(more @ table.delta / size)
+    return np.asarray(climbed_objective(table, more))
 
 
 def arcsine_objective(pass_rate: ArrayLike) -> Array:
@@ -56,7 +57,7 @@ def arcsine_objective(pass_rate: ArrayLike) -> Array:
     >>> arcsine_objective([0.25, 1.0]).round(3)
     array([1.047, 3.142])
     """
-    return np.asarray(2 * np.arcsin(np.sqrt(shares("pass rate", pass_rate))))
+    return np.asarray(arcsine(shares("pass rate", pass_rate), np.sqrt, np.arcsin))
 
 
 def climbed_maximiser(
