@@ -10,6 +10,8 @@ __all__ = ["BY_STEM", "NOT_PROVED", "Statement", "equal_at"]
 
 NOT_PROVED = {
     "suboptimality": "a bound of whole runs by suprema, which are no rational functions",
+    "gradient_mse_lm": "an experiment on language models; its formulas are those of mse",
+    "group_size_lm": "an experiment on language models; its formulas are those of group_size",
     "limit_law": "a limit in law",
     "oracle_policy": "limits of whole runs; the difference of both covariances is proved",
     "optimal_policy": "an order of limit laws",

@@ -84,7 +84,7 @@ test_what_is_refused = refusals(
     (lambda: WeightedBandit.of(PROBLEM, np.ones((2, 3))), r"weights have shape \(2, 3\)"),
     (lambda: WeightedBandit.of(PROBLEM, np.ones((2, 4)), np.ones((2, 5))), "targets have shape"),
     (lambda: weighted().moments(), "no moments of scores"),
-    (lambda: weighted().with_theta(np.zeros(weighted().d)), "parameters only"),
+    (lambda: weighted().with_theta(np.zeros(weighted().d)), "only at their own parameters"),
     (
         lambda: WeightedBandit.of(GRADED, np.ones((2, GRADED.arms))).weighted_outcomes(),
         "not all 0 or 1",

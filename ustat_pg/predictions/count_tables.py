@@ -116,7 +116,8 @@ class CountTable(Shown):
     def weight(self, pass_rate: ArrayLike) -> Array:
         """w(p), the factor between g(x) and a prompt's mean gradient, with the shape of p."""
         mean = beside(self.group_size, shares("pass rate", pass_rate))
-        return np.asarray(table_weight(self, mean))
+        weights: Array = table_weight(self, mean)[()]
+        return weights
 
     def mean_advantages(self, pass_rates: ArrayLike) -> tuple[Array, Array]:
         """E a₁(m+1) and E a₀(m), the mean advantages of a success and of a failure; the shape of p."""
