@@ -154,9 +154,7 @@ def tables(statements: Iterable[Statement]) -> str:
     statements = list(statements)
     proved = [
         (
-            _plain(each.what),
-            _plain(each.scope),
-            "proved" if each.proved else "NOT PROVED",
+            _plain(f"{each.what}, for {each.scope}: {'proved' if each.proved else 'NOT PROVED'}"),
             shown(each, each.derived, by_moment),
             shown(each, each.formula, centred, by_moment),
         )
@@ -167,7 +165,7 @@ def tables(statements: Iterable[Statement]) -> str:
         for each in statements
         for name, error in each.errors.items()
     ]
-    parts = [table(["statement", "for", "", "derived", "closed form"], proved)]
+    parts = [table(["statement", "derived", "closed form"], proved)]
     if rivals:
         parts.append(table(["wrong formula", "of", "less the right one"], rivals))
     return "\n\n".join(parts)
