@@ -135,8 +135,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def tables(statements: Iterable[Statement]) -> str:
     """Statements and wrong formulas of a result, in Markdown.
 
-    A statement has what is derived, moment by moment, beside the closed form in its shortest form. A wrong
-    formula has its difference from the right one, and the group sizes at which it is right.
+    A statement has what is derived, moment by moment, over the closed form in its shortest form; once, where
+    they look alike. A wrong formula has its difference from the right one, and the group sizes at which it is
+    right.
     """
 
     def shown(of: Statement, expression: Any, *forms: Any) -> str:
@@ -151,12 +152,18 @@ def tables(statements: Iterable[Statement]) -> str:
         where = f"; equal at {equal}" if equal else ""
         return shown(of, error, lambda value: sympy.factor(centred(value))) + where
 
+    def sides(of: Statement) -> str:
+        derived = shown(of, of.derived, by_moment)
+        formula = shown(of, of.formula, centred, by_moment)
+        sign = "=" if of.proved else r"\ne"
+        return derived if derived == formula else f"{derived}<br><br>${sign}$ {formula}"
+
     statements = list(statements)
     proved = [
         (
-            _plain(f"{each.what}, for {each.scope}: {'proved' if each.proved else 'NOT PROVED'}"),
-            shown(each, each.derived, by_moment),
-            shown(each, each.formula, centred, by_moment),
+            _plain(each.what),
+            _plain(each.scope) if each.proved else "NOT PROVED",
+            sides(each),
         )
         for each in statements
     ]
@@ -165,7 +172,7 @@ def tables(statements: Iterable[Statement]) -> str:
         for each in statements
         for name, error in each.errors.items()
     ]
-    parts = [table(["statement", "derived", "closed form"], proved)]
+    parts = [table(["statement", "proved for", "derived = closed form"], proved)]
     if rivals:
         parts.append(table(["wrong formula", "of", "less the right one"], rivals))
     return "\n\n".join(parts)
