@@ -105,7 +105,7 @@ class LinearEstimator(Shown):
 
     @property
     def variance(self) -> Any:
-        """tr Cov(ĝ) at one prompt."""
+        """tr Cov(ĝ) at one prompt; with w it gives a minibatch's error by Proposition 3 (minibatch)."""
         return sympy.Add(*_terms(self._variance))
 
     @property

@@ -175,7 +175,7 @@ def counted(size: int, outputs: Sequence[str], indicator: str, of: Callable[[int
         of: f.
 
     >>> counted(2, ["s"], "h", lambda m: 1 / sympy.Integer(1 + m))
-    (-1/2) Σ h s + Σ s
+    Σ s + (-1/2) Σ h s
     """
     total = Sum(size, {})
     for r in range(size - len(outputs) + 1):

@@ -86,7 +86,8 @@ def linear_formula(
             )
         found.append(formula)
     how = "from symbols for the rewards" if symbols else "from numbers, up to rounding"
-    return LinearEstimator(*found, source=f"read at G = {SIZES[0]} to {SIZES[-1]}, {how}")
+    own, other, offset = found
+    return LinearEstimator(own, other, offset, f"read at G = {SIZES[0]} to {SIZES[-1]}, {how}")
 
 
 Coefficients = tuple[Any, Any, Any]
