@@ -92,7 +92,7 @@ def test_a_constant_of_least_error_is_found():
         ("(G-1)/G", False, True),
         ("(G-2)/(G-1)", False, False),  # 0 at G = 2
         ("(G-5)**2/G**2", False, False),  # 0 at G = 5 alone
-        ("1/(7-2*G)", False, False),  # at 7/2 it changes sign
+        ("1/((7-2*G)*(9-2*G))", False, False),  # negative at G = 4 alone
         ("-1", False, False),
         ("0", False, False),
         ("λ", False, False),
@@ -138,4 +138,6 @@ def test_other_symbols_stay():
     formula = LAMBDA**2 / (G - 1) - V * LAMBDA + sympy.Rational(3, 7)
     found = rational_function({size: formula.subs(G, size) for size in range(2, 21)})
     assert sympy.simplify(found - formula) == 0
+    # A symbol that stands at one size alone is 0 at the others.
+    assert rational_function({size: LAMBDA * int(size == 20) for size in range(2, 21)}) is None
     assert written(LAMBDA**12 * V / G) == "V λ¹²/G"

@@ -79,10 +79,11 @@ def test_coefficients_are_the_function_s_own(function, coefficients, how):
     assert found.source == f"read at G = 2 to 20, {how}"
 
 
-def test_layouts_and_kinds_of_arrays_give_the_same():
-    wanted = str(linear_formula(rloo))
-    assert str(linear_formula(rloo, layout="group")) == wanted
-    single = linear_formula(rloo, array=np.float32, rtol=1e-5)
+@pytest.mark.parametrize("function", [rloo, dr_grpo])
+def test_layouts_and_kinds_of_arrays_give_the_same(function):
+    wanted = str(linear_formula(function))
+    assert str(linear_formula(function, layout="group")) == wanted
+    single = linear_formula(function, array=np.float32, rtol=1e-5)
     assert str(single) == wanted.replace(SYMBOLS, NUMBERS)
 
 
@@ -93,6 +94,11 @@ def test_layouts_and_kinds_of_arrays_give_the_same():
         (maximum_reward, "not linear in the rewards"),
         (where_zero, "not linear in the rewards"),
         (neighbour, "does not treat the outputs of a group alike: at G = 3"),
+        (
+            lambda z: z + np.arange(z.shape[-1]),
+            "does not treat the outputs of a group alike: at G = 2",
+        ),
+        (lambda z: z * (1 + np.arange(z.shape[-1])), "does not treat the outputs of a group alike"),
         (square_root, "coefficient of its own reward is 0.7071 at G = 2, 0.866 at G = 4"),
         (no_zero, "no simple rational function of G"),
     ],
