@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import sympy
 
+from tests.support.refusals import refusals
 from ustat_pg.algebra import MOMENTS, G, LinearEstimator, V, rational_function, written
 from ustat_pg.engines import Estimator, enumerate_mean, enumerate_mse
 from ustat_pg.predictions import gradient_mse
@@ -102,6 +103,22 @@ def test_what_a_mean_says(mean, unbiased, upwards):
     found = LinearEstimator(mean, "1/G")
     assert (found.unbiased, found.upwards) == (unbiased, upwards)
     assert sympy.simplify(found.mean - sympy.sympify(mean)) == 0
+
+
+test_bad_input = refusals(
+    ("1 +", "own is '1 +': it must be a rational function of G"),
+    ("sqrt(1 - 1/G)", "own is 'sqrt(1 - 1/G)'"),
+    ("2**G", "a rational function of G"),
+    (None, "own is None"),
+    ([1, 2], "a rational function of G"),
+    (float("nan"), "own is nan"),
+    of=LinearEstimator,
+    literal=True,
+)
+
+
+def test_numbers_are_simple_fractions():
+    assert LinearEstimator(1, -0.3 / (G - 1)).other == sympy.Rational(-3, 10) / (G - 1)
 
 
 def test_views():

@@ -19,6 +19,7 @@ from typing import Any
 import sympy
 
 from ..display.shown import Shown
+from ..validation import InputError
 from .sums import RAISED, Law, distinct
 
 G, V = sympy.symbols("G V")
@@ -58,8 +59,8 @@ class LinearEstimator(Shown):
     """An estimator that is linear in the rewards, with its mean and its error for every group size and law.
 
     Arguments:
-        own, other, offset: α, β and γ: numbers, texts or sympy's expressions in :data:`G`. Other symbols are
-            constants of yours; :data:`V` is the mean reward of the prompt.
+        own, other, offset: α, β and γ, rational functions of :data:`G`, as numbers, texts or sympy's
+            expressions. Other symbols are constants of yours; :data:`V` is the mean reward of the prompt.
         source: where the coefficients are from, in words.
 
     >>> print(LinearEstimator(1, "-1/(G-1)"))
@@ -75,7 +76,16 @@ class LinearEstimator(Shown):
 
     def __post_init__(self) -> None:
         for name in ("own", "other", "offset"):
-            value = sympy.sympify(getattr(self, name), locals={"G": G, "V": V})
+            given = getattr(self, name)
+            try:
+                value = sympy.nsimplify(
+                    sympy.sympify(given, locals={"G": G, "V": V}), rational=True
+                )
+                rational = value.is_rational_function(G)
+            except (sympy.SympifyError, AttributeError, TypeError):
+                rational = False
+            if not rational:
+                raise InputError(f"{name} is {given!r}: it must be a rational function of G")
             object.__setattr__(self, name, sympy.factor(value))
 
     @property
