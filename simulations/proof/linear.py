@@ -52,15 +52,16 @@ def error(estimate: Sum, law: Law = LAW) -> Any:
     return law.mean(estimate * estimate) - share**2 * law.inner("s z", "s z")
 
 
+def reading(total: Sum) -> Any:
+    """A sum as a combination of names of what it adds up."""
+    return sum(c * sympy.Symbol(f"Σ {'·'.join(map(str, k))}") for k, c in total.terms.items())
+
+
 @proves("ustatistic")
 def lemma_1() -> Iterator[Statement]:
     """Sample by sample: no mean is taken, sums over the group's own scores and rewards are equal."""
     pairs = G * (G - 1)
     kernel = (distinct(G, "s z", "") - distinct(G, "s", "z")) / pairs
-
-    def reading(total: Sum) -> Any:
-        """A sum as a combination of names of what it adds up."""
-        return sum(c * sympy.Symbol(f"Σ {'·'.join(map(str, k))}") for k, c in total.terms.items())
 
     v_statistic = (distinct(G, "s z", "") - distinct(G, "s", "z")) / G**2
     yield Statement(

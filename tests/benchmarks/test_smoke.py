@@ -150,7 +150,7 @@ def test_the_page_holds_a_count_of_each_kind_of_run_on_one_code(tmp_path, monkey
 def test_the_record_is_of_today_s_results_and_of_one_code():
     rows = seeds.counted(seeds.PAGE.read_text("utf-8"))
     assert len({row["code"] for row in rows}) == 1
-    table = re.findall(r"\| CONFIRMED \| .*, (\d+) of \d+ \|", printed_table())
+    table = re.findall(r"\| CONFIRMED \| .* \| (\d+) of \d+ \|", printed_table())
     for row in rows:
         on_bandits = " on " not in row["run"]
         assert int(row["results"]) == len(STEMS if on_bandits else ON_NETWORKS)

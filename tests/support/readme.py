@@ -12,13 +12,17 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def verdict_table(claims: Sequence[ClaimResult]) -> str:
-    """The table of a run's claims, in order."""
-    rows = [("result", "statement", "verdict", "evidence, wrong formulas refuted"), ("---",) * 4]
+    """The table of a run's claims, in order; evidence that is not of both kinds stands beside its verdict."""
+    header = ("result", "statement", "verdict", "algebra", "wrong formulas refuted")
+    rows = [header, ("---",) * len(header)]
     judged = {claim.label: claim for claim in claims}
     for result in RESULTS.values():
         if (claim := judged.get(result.label)) is not None:
-            evidence = f"{evidence_of(claim)}, {rivals_of(claim)}"
-            rows.append((claim.label, result.title, claim.verdict, evidence))
+            proof = str(claim.proof or "-")
+            evidence = evidence_of(claim).removeprefix(f"{proof} + ")
+            beside = "" if evidence == "exact + simulation" else f" ({evidence})"
+            verdict = f"{claim.verdict}{beside}"
+            rows.append((claim.label, result.title, verdict, proof, rivals_of(claim)))
     return "".join("| {} |\n".format(" | ".join(row)) for row in rows)
 
 

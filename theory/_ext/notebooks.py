@@ -102,10 +102,13 @@ def plain(text: str) -> str:
 def setup_cell(text: str, cells: list[str]) -> str:
     """The first cell of a page's notebook."""
     names = sorted({name for cell in cells for name in re.findall(CLONES_OWN, cell, re.M)})
+    extras = ["figures"]
+    extras += ["llm"] * bool(re.match(FRONT, text, re.S | re.M))
+    extras += ["proof"] * any("import sympy\n" in cell for cell in cells)
     return SETUP.format(
         needs=f", and of its clone {', '.join(names)}" if names else "",
         without="" if names else "not installed and ",
-        extras="figures,llm" if re.match(FRONT, text, re.S | re.M) else "figures",
+        extras=",".join(extras),
     )
 
 
