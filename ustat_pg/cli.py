@@ -77,6 +77,7 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "datasets", "filelock", "math_verify", "peft", "psutil"), "llm"),
     **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl"), "llm"),
     "distributed": "dask",
+    "sympy": "proof",
 }
 """Optional packages, with the extra of pip that installs them."""
 

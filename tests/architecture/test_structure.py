@@ -29,7 +29,7 @@ LEFT = {
     "ustat_pg.distributions": "numba",
     "ustat_pg.policies, ustat_pg.problems": "torch",
     "ustat_pg.testing, ustat_pg.cli": (
-        "torch matplotlib seaborn hypothesis simulations distributed jinja2"
+        "torch matplotlib seaborn hypothesis simulations distributed jinja2 sympy"
     ),
     "simulations.evidence.report": "torch matplotlib seaborn hypothesis distributed jinja2",
     "simulations.engines.one_step, ustat_pg.engines.gradients.cuda": "torch",

@@ -42,6 +42,14 @@ MORE = {
         (f"from ustat_pg.testing import {x}; {x}()" for x in ("problems", "rewards", "scores")),
         "testing",
     ),
+    "import ustat_pg.algebra": "proof",
+    **{
+        f"from ustat_pg import estimators, testing; testing.{call}": "proof"
+        for call in (
+            "linear_formula(estimators.grpo)",
+            "assert_unbiased(estimators.grpo, proof=True)",
+        )
+    },
     # A scored pool and rewards are numbers alone; so are alarms.
     "ustat-pg advise --scored POOL --budget 64": None,
     "ustat-pg llm mse --scored POOL": None,

@@ -33,7 +33,7 @@ import sympy
 
 from ..validation import InputError
 
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, order=True)
@@ -65,7 +65,7 @@ class Output:
         return Output(tuple(sorted(self.vectors + other.vectors)), tuple(sorted(powers.items())))
 
     def __str__(self) -> str:
-        numbers = [n + (str(k).translate(_RAISED) if k > 1 else "") for n, k in self.powers]
+        numbers = [n + (str(k).translate(RAISED) if k > 1 else "") for n, k in self.powers]
         vectors = [f"‖{self.vectors[0]}‖²"] if len(set(self.vectors)) < len(self.vectors) else []
         return " ".join([*(vectors or self.vectors), *numbers]) or "1"
 

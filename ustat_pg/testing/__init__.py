@@ -15,7 +15,8 @@ A torch trainer's function in five lines::
         assert_finite(my_advantages, array=torch.tensor)
 
 :func:`assert_is` compares the function with a trainer's options, biased or not. :func:`climbed_reward`
-computes what it climbs, also for ranks by a judge and votes of the group.
+computes what it climbs, also for ranks by a judge and votes of the group. :func:`linear_formula` derives the
+mean and the error of a function that is linear in the rewards, as formulas in G.
 :func:`assert_invariances` tests properties that hold reward by reward, and :func:`rewards`,
 :func:`scores` and :func:`problems` are Hypothesis strategies for tests of your own
 (``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis). :func:`ustat_pg.compare` compares
@@ -56,6 +57,7 @@ AssertionError: group_mean is biased: at G = 2 on problem ... c = (G-1)/G: a res
 
 from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
+from .linear import NoFormulaError, linear_formula
 from .registered import registered
 from .row import assert_is
 from .sampled import assert_mean, mean_detects, mean_needs
@@ -66,6 +68,7 @@ __all__ = [
     "INPUTS",
     "INVARIANCES",
     "LAYOUTS",
+    "NoFormulaError",
     "assert_finite",
     "assert_invariances",
     "assert_is",
@@ -73,6 +76,7 @@ __all__ = [
     "assert_unbiased",
     "climbed_reward",
     "default_problems",
+    "linear_formula",
     "mean_detects",
     "mean_needs",
     "problems",

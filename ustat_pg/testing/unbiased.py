@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from .function import (
     reports,
     whole_numbers,
 )
+from .linear import NoFormulaError, linear_formula
 from .over_turns import TurnProblems, require_unbiased_over_turns
 from .plans import largest_group, under_plan
 from .tables import climbed
@@ -250,6 +252,29 @@ def _diagnosis(results: list[_Expectation], worst: _Expectation, rtol: float) ->
     )
 
 
+def _require_formula(
+    function: Callable[..., Any],
+    layout: str,
+    array: Callable[[Any], Any] | None,
+    up_to_scale: bool,
+    rtol: float,
+) -> None:
+    """Raise a violation if the mean by algebra is not g, nor c g where that is allowed."""
+    found = linear_formula(function, layout=layout, array=array, rtol=rtol)
+    if found.unbiased or (up_to_scale and found.upwards):
+        return
+    from ..algebra import G, written
+
+    name, meaning = UnderTest(function, layout, ("rewards",), array).name, ""
+    if found.mean.free_symbols <= {G}:
+        factors = {(size, 1): float(found.mean.subs(G, size)) for size in (2, 3, 4)}
+        meaning = f"{_meaning(factors, rtol)}; "
+    raise Violation(
+        f"{name} is biased: at every group size E ĝ = c g with c = {written(found.mean)}; {meaning}"
+        f"its advantages are {found.advantage}, {found.source}"
+    )
+
+
 @reports
 def assert_unbiased(
     function: Callable[..., Any],
@@ -263,6 +288,7 @@ def assert_unbiased(
     plan: str | Plan | Callable[[Any], bool] | None = None,
     turns: TurnProblems = False,
     up_to_scale: bool = False,
+    proof: bool = False,
     rtol: float = GIVEN,
 ) -> None:
     """Assert that the gradient estimate from these advantages has the gradient as its mean.
@@ -292,6 +318,9 @@ def assert_unbiased(
             states if ``inputs`` has them, and returns advantages of that shape (turns); (G, T) with layout
             ``"group"``.
         up_to_scale: whether E ĝ = c g is allowed, with one c > 0 for all problems that may depend on G and B.
+        proof: whether to derive the mean by computer algebra for every group size and every law of scores and
+            rewards, where the function has a formula: see :func:`linear_formula`, which says what is proved.
+            For other functions a warning says why there is none, and E ĝ is enumerated.
         rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, for rounding; 1e-5 for single precision.
 
     Raises:
@@ -312,7 +341,26 @@ def assert_unbiased(
     AssertionError: grpo is biased: at G = 5 on problem ...
     >>> from ustat_pg.estimators import turns
     >>> assert_unbiased(lambda rewards, reached: turns(rewards, reached, "to-go"), turns=True)
+    >>> assert_unbiased(group_mean, proof=True)
+    Traceback (most recent call last):
+    ...
+    AssertionError: group_mean is biased: at every group size E ĝ = c g with c = (G - 1)/G; ...
     """
+    if proof:
+        if turns is not False or (plan, batch_size) != (None, None) or layout == "minibatch":
+            raise InputError(
+                "proof is for groups of rewards that stand alone: leave out plan, turns, batch_size and "
+                "layout='minibatch'"
+            )
+        if tuple(inputs) != ("rewards",):
+            raise InputError(f"inputs is {inputs!r}: a proof is for a function of rewards only")
+        try:
+            _require_formula(function, layout, array, up_to_scale, rtol)
+            return
+        except NoFormulaError as error:
+            # Above this function stand its decorator and the caller.
+            text = f"no proof for every group size, E ĝ is enumerated instead: {error}"
+            warnings.warn(text, stacklevel=3)
     if turns is not False:
         if (problems, plan, batch_size) != (None, None, None) or layout == "minibatch":
             raise InputError(
