@@ -59,8 +59,8 @@ PARTS = (
 )
 """Parts of a symbol's name, and what stands for them."""
 
-LONGEST = 320
-"""Letters of a formula that still has room in a table."""
+LONGEST = 66
+"""Letters of a formula that still has room in a table, without commands of LaTeX."""
 
 
 def latex(expression: Any) -> str:
@@ -145,7 +145,11 @@ def tables(statements: Iterable[Statement]) -> str:
         text = min((latex(form(value)) for form in forms), key=len)
         sizes = f"at $G = {power}$: " if of.scope.startswith("G to") else "one of them: "
         where = sizes if power is not None else ""
-        return f"{where}${text}$" if len(text) <= LONGEST else "long"
+        return (
+            f"{where}${text}$"
+            if len(re.sub(r"\\[A-Za-z]+|[{}^_ ]", "", text)) <= LONGEST
+            else "long"
+        )
 
     def off(of: Statement, error: Any) -> str:
         equal = ", ".join(f"$G = {size}$" for size in equal_at(error))
