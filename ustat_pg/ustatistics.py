@@ -1,15 +1,15 @@
 """U-statistics of any symmetric kernel with their Hoeffding parts, and of the covariance kernel in O(n d).
 
 The sample variance is the U-statistic of (x - y)²/2, Kendall's tau that of
-sign(x₁ - x₂) sign(y₁ - y₂), the third k-statistic one of order 3, and the sample covariance that of
-½ (s₁ - s₂)(z₁ - z₂), the kernel that has closed forms here (``covariance_*``). The general functions follow
-the definitions, tuple by tuple, and the closed forms are tested against them. Sources: Hoeffding (1948), "A
+sign(x₁ - x₂) sign(y₁ - y₂), the third k-statistic one of order 3, and the sample covariance is that of
+½ (s₁ - s₂)(z₁ - z₂), the kernel with closed forms here (``covariance_*``). The general functions follow
+the definitions, tuple by tuple, and tests compare the closed forms with them. Sources: Hoeffding (1948), "A
 class of statistics with asymptotically normal distribution"; Lemma 1 (ustatistic).
 
 Samples are one array ``(n, ...)`` or a *tuple* of arrays that share the leading length n, such as
 ``(scores (n, d), rewards (n,))``; a list is read as an array. A kernel is called as
 ``kernel(first, second, ...)`` on samples of the same structure whose leading axis runs over tuples,
-and returns one value, of any shape, per tuple: ``(tuples, ...)``. It receives float64 arrays.
+and returns one value, of any shape, per tuple: ``(tuples, ...)``. The kernel receives float64 arrays.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, least: int) -> tuple[FloatAr
     if s.shape[-2] < least:
         raise InputError(f"{s.shape[-2]} sample(s) given: at least {least} are needed")
     z = z[..., None]
-    # The first sample goes first: a common offset, however large, then leaves no rounding behind,
+    # First subtract the first sample. Then a common offset, however large, adds no rounding error,
     # and scores or rewards that are all equal become exact zeros.
     s = s - s[..., :1, :]
     z = z - z[..., :1, :]
@@ -261,13 +261,13 @@ def hoeffding(
     U = E h + 2/n Σᵢ (h₁(xᵢ) - E h) + 2/(n(n-1)) Σ_{i<j} h₂(xᵢ, xⱼ)
     h₁(x) = E h(x, X'),  h₂(x, y) = h(x, y) - h₁(x) - h₁(y) + E h
 
-    The parts are uncorrelated where the samples are independent draws from the law, which is taken
-    on trust; that they sum to U holds for all samples.
+    The parts are uncorrelated where the samples are independent draws from the law, which is not
+    checked. Their sum is U for all samples.
 
     Args:
         kernel: symmetric h of two arguments, vectorised (see the module).
         samples: array ``(n, ...)`` or a tuple of arrays that share the leading length n >= 2.
-        atoms: the values that a sample takes, in the samples' structure, leading length m.
+        atoms: the values that a sample takes, in the samples' structure, with leading length m.
         probabilities: ``(m,)``, their probabilities.
 
     >>> parts = hoeffding(lambda a, b: (a - b) ** 2 / 2, [1.0, 1.0, 0.0], [0.0, 1.0], [0.75, 0.25])
@@ -285,7 +285,7 @@ def hoeffding(
     h_1 = _projection(kernel, sample, support, weights)
     mean = np.tensordot(weights, h_1_atoms, axes=1)
     first = 2 * (h_1 - mean).mean(axis=0)
-    # By its definition, not as the rest U - mean - first: that the parts sum to U stays a test.
+    # This uses the definition, not U - mean - first, so that the sum of the parts remains a test.
     second = np.zeros_like(first)
     for i, j in _subsets(sample, 2):
         value = _values(kernel, sample.take(i), sample.take(j))
@@ -303,7 +303,7 @@ def covariance_variance_components(scores: ArrayLike, rewards: ArrayLike) -> Var
     Var U = 2/(n(n-1)) (2(n-2) ζ₁ + ζ₂)
 
     Each expectation is replaced by its own U-statistic, (E h)² by the mean of h(xᵢ, xⱼ) h(xₖ, xₗ)
-    over all i, j, k, l that differ. So, unlike a plug-in, the estimates **may be negative**: average
+    over all distinct i, j, k, l. So, unlike plug-in estimates, these **may be negative**: average
     them over samples before taking a root.
 
     With s and z centred in the sample, the kernel's row and pair sums are power sums:
@@ -329,13 +329,13 @@ def covariance_variance_components(scores: ArrayLike, rewards: ArrayLike) -> Var
     fourth = (product**2).sum(axis=-2)
     squares = (n * fourth + (s**2).sum(axis=-2) * (z**2).sum(axis=-2)) / 2
     squares -= total**2 / (n - 1)
-    # Two passes: Σ (s z)² - (Σ s z)²/n would cancel where s z hardly varies.
+    # Two passes: Σ (s z)² - (Σ s z)²/n would cancel if s z hardly varies.
     product -= total[..., None, :] / n
     row_squares = n**2 / 4 * (product**2).sum(axis=-2)
-    # The kernel less U: Σ_{i≠j} kᵢⱼ² and Σᵢ (Σ_{j≠i} kᵢⱼ)² give the mean over each kind of tuple.
+    # For the kernel minus U, Σ_{i≠j} kᵢⱼ² and Σᵢ (Σ_{j≠i} kᵢⱼ)² give the mean over each kind of tuple.
     square = squares / math.perm(n, 2)
     shared_one = (row_squares - squares) / math.perm(n, 3)
-    # Since Σ_{i≠j} kᵢⱼ = 0, the tuples of four different samples are minus those with one repeated.
+    # Since Σ_{i≠j} kᵢⱼ = 0, the sum over four different samples is minus the sum over tuples with a repeat.
     disjoint = (2 * squares - 4 * row_squares) / math.perm(n, 4)
     # Var U = E U² - (E h)², and U² vanishes for the centred kernel.
     return VarianceComponents(

@@ -1,4 +1,4 @@
-"""Refusing bad input at the public edge: what was wrong, the value, what is allowed."""
+"""Checks of input at the public functions. Messages name the error, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from .rounding import DERIVED, GIVEN
 
 Array = NDArray[np.float64]
-"""Numbers of double precision, as :func:`finite_array` makes them of what is given."""
+"""Arrays of double precision, which :func:`finite_array` creates from the input."""
 Record = TypeVar("Record")
 
 
 MOST_WORKERS = 10_000
-"""The most things that are done at a time."""
+"""The largest number of things that are done together."""
 
 
 class InputError(ValueError):
@@ -31,16 +31,16 @@ class InputError(ValueError):
 
 
 class MissingPackageError(ImportError, InputError):
-    """A package that not everyone has is missing; the message says what to install."""
+    """An optional package is missing; the message says what to install."""
 
 
 @contextmanager
 def needed(what: str, extra: str) -> Iterator[None]:
-    """Say what to install where a package that is imported here is missing.
+    """Say what to install if a package that is imported in this context is missing.
 
     Arguments:
-        what: what needs it, in the singular.
-        extra: of ``pip install 'ustat_pg[...]'``.
+        what: the thing that needs the package, in the singular.
+        extra: the name in ``pip install 'ustat_pg[...]'``.
 
     >>> with needed("a picture", "figures"):
     ...     import no_matplotlib
@@ -60,7 +60,7 @@ _TYPED: ContextVar[bool] = ContextVar("typed", default=False)
 
 @contextmanager
 def typed() -> Iterator[None]:
-    """Errors name arguments as a command line has them."""
+    """A context in which errors name arguments as options of a command line."""
     token = _TYPED.set(True)
     try:
         yield
@@ -69,11 +69,11 @@ def typed() -> Iterator[None]:
 
 
 def argument(name: str, value: str | None = None) -> str:
-    """An argument as the caller writes it: of a function, or of a command.
+    """An argument as the caller writes it, for a function or for a command.
 
     Arguments:
-        name: of the argument.
-        value: what may stand for it; unless given it is True.
+        name: the argument's name.
+        value: a text for its value; the default means True.
 
     >>> argument("group_size", "G")
     'group_size=G'
@@ -113,7 +113,7 @@ def integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -
 
 
 def _shown(value: Any) -> str:
-    """The value as Python writes it, which it does not where a number has thousands of digits."""
+    """The value as Python writes it; Python cannot write a number of thousands of digits."""
     try:
         return repr(value)
     except ValueError:
@@ -131,7 +131,7 @@ def number(
     ustat_pg.validation.InputError: cost is -1.5: it must be at least 0
     """
     if isinstance(value, int) and abs(value) >= 2**63:
-        # NumPy makes an object of an int beyond its own.
+        # NumPy stores an int beyond its range as an object.
         value = float(value) if abs(value) < 2**1000 else inf
     result = float(finite_array(name, value, 0))
     if not above < result <= maximum or result < minimum:
@@ -165,7 +165,7 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
 
 
 def nearest(word: str, allowed: Collection[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The allowed words that may have been meant, the nearest first; capitals do not count.
+    """The allowed words that are similar to a word, the nearest first; capitals do not matter.
 
     >>> nearest("Rlooo", ("grpo", "rloo"))
     ['rloo']
@@ -176,14 +176,14 @@ def nearest(word: str, allowed: Collection[str], count: int = 1, cutoff: float =
 
 
 def device_name(value: Any) -> str:
-    """Return the name of a device for torch, which this machine may have or not."""
+    """Return the name of a device for torch; this machine may or may not have the device."""
     if not isinstance(value, str) or not re.fullmatch(r"(cpu|cuda)(:\d+)?", value):
         raise InputError(f"device is {value!r}: choose cpu, cuda or cuda:N")
     return value
 
 
 def frozen(array: Array) -> Array:
-    """The array itself, no longer writable: what is shared and hashed must not change."""
+    """The array itself, made read-only, because a shared and hashed array must not change."""
     array.setflags(write=False)
     return array
 
@@ -241,7 +241,7 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> Array:
         raise InputError(
             f"{name} sums to {float(total[where])!r} at {list(where)}: probabilities must sum to 1"
         )
-    # Sums already at 1 to rounding are left alone, so that probabilities read back are the same.
+    # If a sum is 1 up to rounding, it is kept, so that stored probabilities are the same after reading.
     if (np.abs(total - 1) > DERIVED).any():
         array = np.where(np.abs(total - 1)[..., None] > DERIVED, array / total[..., None], array)
         array.setflags(write=False)
@@ -255,12 +255,12 @@ def field(
     default: Any = attrs.NOTHING,
     **limits: Any,
 ) -> Any:
-    """A field of a :func:`record` that a function of this module requires something of.
+    """A field of a :func:`record`, which a function of this module checks.
 
     Arguments:
-        require: called as ``require(name, value, **limits)``; what it returns is kept.
-        name: what errors call the field; its own name unless given.
-        default: where it is None, None is allowed beside what is required.
+        require: called as ``require(name, value, **limits)``; its result is stored.
+        name: the field's name in errors; by default its own name.
+        default: if it is None, None is allowed as well.
     """
 
     def convert(value: Any, attribute: attrs.Attribute[Any]) -> Any:
@@ -273,7 +273,7 @@ def field(
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
-    """A class of records whose fields say what is required of them.
+    """A decorator for classes of records with checked fields.
 
     >>> @record()
     ... class Circle:
@@ -286,10 +286,10 @@ def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
     ...
     ustat_pg.validation.InputError: radius is -1.0: it must be positive
     """
-    # Without slots: cached properties stand in the instance's dictionary.
+    # The class has no slots, because cached properties need the instance's dictionary.
     return attrs.define(eq=eq, frozen=True, slots=False)
 
 
 def changed(instance: Record, **changes: Any) -> Record:
-    """A record with other values in some of its fields."""
+    """A copy of a record with other values in some fields."""
     return attrs.evolve(instance, **changes)  # type: ignore[misc]

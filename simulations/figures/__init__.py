@@ -1,1 +1,1 @@
-"""The figures of the results: what each shows, and the points that are drawn."""
+"""The figures of the results, and the points in each."""

@@ -19,7 +19,7 @@ from ..shared.peers import weight_in
 STEM = "adaptive_groups"
 
 RATES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
-"""Pass rates of the figure."""
+"""The pass rates in the figure."""
 
 
 PUBLISHED = {
@@ -29,7 +29,7 @@ PUBLISHED = {
     "RLOO, 3+2 if mixed": (TWO_STAGES, "grpo"),
     "sequential, 3+2 if mixed": (TWO_STAGES, "sequential"),
 }
-"""Schemes of the figure: their plan and their estimator."""
+"""The schemes in the figure, each with its plan and estimator."""
 
 
 FIGURES = (
@@ -56,7 +56,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """w against the pass rate, of published schemes relative to that at 1/2, and of one plan as it is."""
+    """w against the pass rate: published schemes are relative to their value at 1/2, one plan is not."""
     for name, (words, estimator) in PUBLISHED.items():
         middle = 1.0 if words == TWO_STAGES else plan_weight(words, estimator, [0.5])[0]
         for p, w in zip(RATES, plan_weight(words, estimator, RATES) / middle, strict=True):

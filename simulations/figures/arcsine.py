@@ -68,7 +68,7 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def _penalties() -> Iterator[Point]:
-    """Minus the work from the uniform policy to one that has turned to one of four tokens."""
+    """Minus the work from the uniform policy to one that prefers one of four tokens."""
     space = SPACES["one token"]
     reference = np.zeros((space.prefixes, space.symbols))
     for amount in (0.25, 0.75, 1.25, 1.75, 2.25, 2.75):

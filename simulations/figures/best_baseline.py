@@ -51,7 +51,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The error against G over the oracle's, and the gap of whole runs against G at one budget."""
+    """The error relative to the oracle's against G, and the gap of whole runs against G at one budget."""
     entry = suite.digits
     moments = entry.problem.moments()
     for group_size in (2, 3, 4, 8, 16, 32):

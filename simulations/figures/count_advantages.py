@@ -23,7 +23,7 @@ RATES = np.arange(1, 50) / 50
 
 
 MEASURED = (3, 10, 17, 25, 33, 40, 47)
-"""Numerators of the pass rates, in fiftieths, at which groups are drawn."""
+"""The pass rates at which groups are drawn, in units of 1/50."""
 
 
 FIGURES = (
@@ -70,7 +70,7 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def _weights(group_size: int) -> Iterator[Point]:
-    """w(p) of five estimators; what two rivals say; the mean of groups drawn from two arms."""
+    """w(p) of five estimators and of two rivals, and the mean of groups drawn from two arms."""
     for name in CLIMBERS:
         weights = count_table(name, group_size).weight(RATES)
         for number, (rate, value) in enumerate(zip(RATES, weights, strict=True), 1):
@@ -85,14 +85,14 @@ def _weights(group_size: int) -> Iterator[Point]:
 
 
 def _along(name: str, group_size: int, rate: float) -> Linear:
-    """E ĝ over g along a direction, at one prompt with two arms, one of them rewarded."""
+    """E ĝ divided by g along a direction, at one prompt with two arms, one of them rewarded."""
     problem = SoftmaxBandit.bernoulli([rate, 1 - rate], [1, 0])
     place = telling(problem, [problem.gradient()])
     return weight_in(GradientCell(problem, group_size), Estimator(name), place.number)
 
 
 def _noise(suite: Suite) -> Iterator[Point]:
-    """tr Cov over ‖E ĝ‖² in units of grpo's, at a hard prompt and at an easy one."""
+    """tr Cov / ‖E ĝ‖² in units of grpo's value, at a hard and at an easy prompt."""
     for row in (0, 2):
         prompt = suite.uneven.problem.restrict([row])
         moments = prompt.moments()
@@ -103,13 +103,13 @@ def _noise(suite: Suite) -> Iterator[Point]:
             for name in CLIMBERS[:4]:
                 error = gradient_mse(moments, name, group_size)
                 value = _noise_to_signal(error) / unit
-                # What is measured is the MSE; the bias and the mean's length are those predicted.
+                # The measured quantity is the MSE; the bias and the mean's length are the predicted ones.
                 scale = value / (error.mse - error.squared_bias)
                 measured = Linear(cell, ((mse_of(name), scale),), -scale * error.squared_bias)
                 yield Point("noise", name, at, value, measured)
 
 
 def _noise_to_signal(error: MsePrediction) -> float:
-    """The ratio, of an estimator whose mean is not 0."""
+    """The ratio, for an estimator with a mean other than 0."""
     assert error.noise_to_signal is not None
     return error.noise_to_signal

@@ -17,7 +17,7 @@ from ..shared.splits import Split
 STEM = "group_size"
 
 GOOD = (1.0, 1.05)
-"""Gaps within 5% of the least."""
+"""The band of gaps within 5% of the least."""
 
 
 FIGURES = (
@@ -88,7 +88,7 @@ def _normalised(
     for size in np.geomspace(2, 12, 30)[1:-1].tolist():
 
         def noise(c1: Any, c2: Any, c3: Any, group_size: int, size: float = size) -> Any:
-            """The noise of groups of any real size, with as many prompts as the budget has room for."""
+            """The noise of groups of any real size, with as many prompts as the budget allows."""
             return (c1 * size + c2 + c3 / (size - 1)) / group_size
 
         at = {"panel": panel, "group_size": size}

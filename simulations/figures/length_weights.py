@@ -24,7 +24,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 MEASURED = 8
-"""The most prompts of minibatches that are drawn."""
+"""The largest number of prompts in a simulated minibatch."""
 
 
 CLIMBERS = {
@@ -92,7 +92,7 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def _bias(suite: Suite) -> Iterator[Point]:
-    """E|y| E ĝ - g along a direction, over ‖g‖."""
+    """E|y| E ĝ - g along a direction, divided by ‖g‖."""
     entry = worded(suite)[0]
     moments = entry.problem.length_moments(entry.lengths)
     one = scaled_bias(moments, 1)
@@ -114,7 +114,7 @@ def _bias(suite: Suite) -> Iterator[Point]:
 
 
 def two_answers() -> tuple[TokenProblem, PrefixSoftmax]:
-    """A prompt whose shortest answer earns .8 and whose longest earns 1, and a policy that writes on."""
+    """A prompt whose shortest answer earns .8 and whose longest earns 1, and a policy that tends to go on."""
     space = OutputSpace(1, 4, end=True)
     task = TokenProblem(space, ((),), lambda x, y: {0: 0.8, 4: 1.0}.get(len(y), 0.0))
     tables = np.zeros((1, space.prefixes, space.symbols))
@@ -123,8 +123,8 @@ def two_answers() -> tuple[TokenProblem, PrefixSoftmax]:
 
 
 def ascent(how: str, estimator: str, steps: int) -> Iterator[float]:
-    """The return of the two answers' policy before each step along the mean of an estimator, all with
-    the same first step as far as lengths are alike.
+    """The return of the policy on two answers before each step along an estimator's mean. All use
+    the same first step, up to the effect of lengths.
     """
     task, policy = two_answers()
     scale = None

@@ -24,11 +24,11 @@ LEVELS = np.arange(1, 64) / 64
 
 
 STARTS = ((-0.8, -3.0), (1.5, -1.0), (-0.8, 1.0), (1.5, 3.0))
-"""Where the runs that are drawn on the return begin."""
+"""The starting points of the runs that the plot of the return shows."""
 
 
 STEPS = (*range(64), *(round(2 ** (n / 4)) for n in range(24, 49)))
-"""The steps of these runs that are drawn."""
+"""The steps of these runs that the plot shows."""
 
 
 def curves(suite: Suite) -> Iterator[Point]:
@@ -54,7 +54,7 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def _on_a_ridge(entry: LandscapeEntry) -> Iterator[Point]:
-    """The shares of a mixture's runs below the quantiles of their own law, and of that of the mean weight;
+    """The shares of a mixture's runs below the quantiles of their own law and of the law of the mean weight;
     the return with its ridge of maximisers, and runs that end at different points there.
     """
     mixture = Mixture(entry)

@@ -40,7 +40,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """B times the MSE against B in the three designs, and what two rivals say of it."""
+    """B times the MSE against B in the three designs, and the values of two rivals."""
     entry, group_size = suite.digits_rows(16), 4
     problem, moments = entry.problem, entry.problem.moments()
     for batch in (1, 2, 4, 6, 8, 10, 12, 14, 16):

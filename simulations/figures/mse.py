@@ -12,7 +12,7 @@ from ..evidence.figure import Axis, Figure, Panel
 from ..problems import Suite, mse_of
 
 MEASURED = (2, 4, 8, 16, 32)
-"""The group sizes at which figures show a measured point of a minibatch."""
+"""The group sizes at which figures show measured points for a minibatch."""
 
 
 FIGURES = (
@@ -37,7 +37,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """MSE against G of no baseline, grpo, the oracle and the minimum-variance baseline."""
+    """MSE against G for no baseline, grpo, the oracle and the minimum-variance baseline."""
     for entry, batch in suite.shown:
         moments = entry.problem.moments()
         for group_size in suite.curve_sizes:
@@ -45,7 +45,7 @@ def curves(suite: Suite) -> Iterator[Point]:
             at = {"problem": entry.name, "group_size": group_size, "batch_size": batch}
             for estimator in ("vanilla", "grpo", "oracle", "minimum-variance"):
                 value = gradient_mse(moments, estimator, group_size, batch).mse
-                # Large minibatches are measured at a few sizes; the line is drawn through all.
+                # Large minibatches are measured at a few sizes; the line covers all sizes.
                 measured = batch == 1 or group_size in MEASURED
                 drawn = mean_of(cell, mse_of(estimator)) if measured else None
                 yield Point("mse", estimator, at, value, drawn)

@@ -13,7 +13,7 @@ from ..shared.runs import GRPO, ORACLE, VANILLA, constant
 STEM = "optimal_policy"
 
 LEVELS = (*(k / 32 for k in range(1, 32)), 2000 / 2048, 2030 / 2048)
-"""Quantiles of the oracle's law at which cdfs are shown, on the edges of bins."""
+"""The quantiles of the oracle's law at which figures show cdfs, on the edges of bins."""
 
 
 FIGURES = (
@@ -27,7 +27,7 @@ FIGURES = (
         STEM,
         x=Axis("gap / the oracle's mean gap", "gap", "log", ticks=(0.001, 0.01, 0.1, 1)),
         y=Axis("share of runs below", limits=(0, 1.02)),
-        # The oracle first, so that others are seen on it.
+        # The oracle comes first, so that the other lines are visible over it.
         lines=(
             *("oracle", "grpo", "vanilla"),
             *(Line(f"constant={b}", f"b = {b}", "pink") for b in (0.9, 0.2, 0.7)),
@@ -59,6 +59,6 @@ def curves(suite: Suite) -> Iterator[Point]:
                 place = float(oracle.ppf(level))
                 at = {"problem": runs.entry.name, "group_size": runs.group_size}
                 at["gap"] = place / float(oracle.mean())
-                # Lines want more points than the eye does.
+                # Lines need more points than measured markers.
                 share = LawShare(cell, pit, level) if number % 2 else None
                 yield Point(STEM, estimator.label, at, float(law.cdf(place)), share)

@@ -38,13 +38,13 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Where grpo beats no baseline, over (pass rate, G); and the map of Assumption 2."""
+    """The region in (pass rate, G) where grpo is better than no baseline, and the map of Assumption 2."""
     yield from _frontier()
     yield from _map()
 
 
 def _frontier() -> Iterator[Point]:
-    """MSE_grpo / MSE_vanilla for 64 equal arms, some of them rewarded; measured on every third."""
+    """MSE_grpo / MSE_vanilla for 64 equal arms, some of them rewarded; every third point is measured."""
     arms = 64
     group_sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
     rewarded = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 30, 36, 42, 48, 54, 60)

@@ -15,7 +15,7 @@ from ..problems.bandits import shipped
 
 
 def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int]) -> Iterator[Point]:
-    """The excess of the ratio over 1 against G, for problems and their B."""
+    """The excess of the ratio over 1 against G, for problems with their batch sizes."""
     for entry, batch_size in cases:
         moments = entry.problem.moments()
         for group_size in group_sizes:

@@ -19,7 +19,7 @@ STEM = "oracle_policy"
 
 
 def _differences(scaled: str = "") -> tuple[Line, ...]:
-    """Lines on gradients, and points of whole runs on them, of both problems."""
+    """The lines from gradients, and the points from whole runs, for both problems."""
     return tuple(
         Line(scaled + series, label + kind, look + shape, {"problem": problem})
         for series, kind, shape in (("difference", "", ""), ("runs", ": whole runs", ", open"))
@@ -72,7 +72,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The limit weights against G, their difference, and G(G-1) times it, beside mean gaps of runs."""
+    """The limit weights against G, their difference, and G(G-1) times it, with mean gaps of runs."""
     for entry in (suite.landscapes["triple"][0], suite.landscapes["quarrel"][0]):
         landscape, constant, c = entry.problem, float(constants(entry)[0]), scale(entry)
         problem, axis = at_optimum(landscape), axes(entry)[:, 0]

@@ -19,7 +19,7 @@ MEASURED = 4
 
 
 DISTANCES = tuple(2.0 ** (number / MEASURED - 4) for number in range(5 * MEASURED + 1))
-"""The distances of the figure, from 1/16 to 2; each doubling is simulated."""
+"""The distances in the figure, from 1/16 to 2; each doubling is simulated."""
 
 
 SHOWN = {
@@ -29,7 +29,7 @@ SHOWN = {
     "gspo": Rule("gspo"),
     "sequence": Rule("sequence"),
 }
-"""The rules of the figure, without penalty."""
+"""The rules in the figure, without a penalty."""
 
 
 FIGURES = (
@@ -64,7 +64,7 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def points(on: str) -> Iterator[Point]:
-    """The same for a kind of network, at outputs of three tokens."""
+    """The same plot for a kind of network, with outputs of three tokens."""
     batch = next(batch for batch in batches(on, 0, 0) if batch.most_tokens == 3)
     weight = float(count_table("std", GROUP).weight(batch.problem.moments().value)[0])
     for number, distance in enumerate(DISTANCES):

@@ -14,8 +14,8 @@ STEM = "suboptimality"
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The mean gap against T beside its bound, for two schedules: from the edge of a ball where the
-    bound is nearly attained, and of one where it is not.
+    """The mean gap and its bound against T, for two schedules, from the edge of two balls. The
+    gap nearly attains the bound on one ball, but not on the other.
     """
     bowl, slopes = (suite.landscapes[name][0] for name in ("bowl", "slopes"))
     steps = tuple(2**n for n in range(13))

@@ -25,7 +25,7 @@ FIGURE_CHANCES = {
     "all half lost": (0.5, 0.5),
     "successes half lost": (0.5, 1.0),
 }
-"""The chances to survive of a success and of a failure in the figure."""
+"""The survival probabilities of a success and of a failure in the figure."""
 
 
 FIGURES = (
@@ -49,7 +49,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The weight of a prompt against its pass rate where survival looks at the reward, groups of 4."""
+    """The weight of a prompt against its pass rate if survival depends on the reward, for groups of 4."""
     for name, chances in FIGURE_CHANCES.items():
         for p in RATES.tolist():
             problem = SoftmaxBandit.bernoulli([p, 1 - p], [1, 0])

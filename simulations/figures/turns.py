@@ -21,7 +21,7 @@ SIZE = 4
 """The group size in the figure."""
 
 REACH = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Chances to call the tool."""
+"""The probabilities of calling the tool."""
 
 FIGURES = (
     Figure(
@@ -45,7 +45,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The push on the first turn, by scheme and by the chance that the second is reached."""
+    """The push on the first turn, by scheme and by the probability of reaching the second."""
     tool = load_episodes("ustat:tool")
     for reach in REACH:
         logits = np.concatenate([np.log([1 - reach, reach]), tool.logits[2:]])

@@ -39,7 +39,7 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """The two parts of grpo's error against G: what the oracle has too, and what it has not."""
+    """The two parts of grpo's error against G: one part is also the oracle's, the other is not."""
     for entry, _ in suite.shown:
         problem = prompts(entry, 1)[0].problem
         moments = problem.moments()

@@ -1,1 +1,1 @@
-"""The second subjects of results: what would make a claim too long to read in one sitting."""
+"""The second parts of results, which would make the file of a claim too long."""

@@ -1,7 +1,7 @@
 """Theorem 7 without training: the curve of the gradient's error, its least value, and the advice.
 
-By errors of gradients at several group sizes: c₁, c₂ and c₃, G*, the least error and K_crit, also where
-prompts cost something or are few; and every number that the advice has, against enumeration.
+Errors of gradients at several group sizes give c₁, c₂ and c₃, G*, the least error and K_crit, also if
+prompts have a cost or are few. Every number in the advice is compared with enumeration.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ NOISES: dict[str, Noise] = {
     PAPER: lambda c1, c2, c3, g: c1 + c2 / g + c3 / g**2,
     HALVED: lambda c1, c2, c3, g: c1 + c2 / g + c3 / (2 * g * (g - 1)),
 }
-"""The covariance of a gradient at B = 1, as the rivals' curves have it."""
+"""The covariance of a gradient at B = 1, according to the rivals' curves."""
 
 
 def gradient_errors(entry: BanditEntry, budget: int) -> Iterator[Check]:
-    """The curve of the gradient's error at G = 2 and 4, without training."""
+    """Points of the curve of the gradient's error at G = 2 and 4, without training."""
     constants = mse_constants(entry.problem.moments())
     for group_size in (2, 4):
         batch_size = budget // group_size
         value = constants.mse(group_size, batch_size)
-        # By c₃ alone the rivals are off.
+        # Rivals differ only in c₃.
         right = constants.c3 / (group_size * (group_size - 1))
         wrong = {
             name: value + (noise(0, 0, constants.c3, group_size) - right) / batch_size
@@ -68,16 +68,16 @@ def gradient_errors(entry: BanditEntry, budget: int) -> Iterator[Check]:
 
 
 AWAY = 0.3
-"""How far from the optimum gradients are measured, so that their mean is not 0."""
+"""The distance from the optimum at which gradients are measured, so that their mean is not 0."""
 
 BUDGET, SIZES = 6, (2, 3, 6)
-"""A budget whose splits are all enumerated, and the group sizes of these."""
+"""A budget at which all splits are enumerated, and their group sizes."""
 
 SPLITS = tuple((size, BUDGET // size) for size in SIZES)
-"""These as groups and prompts."""
+"""The splits as pairs of group size and number of prompts."""
 
 Curve = tuple[tuple[int, ...], tuple[Linear, ...], tuple[float, ...]]
-"""Group sizes, their errors as they are measured, and by c₁, c₂ and c₃."""
+"""Group sizes, their measured errors, and their errors from c₁, c₂ and c₃."""
 
 
 def _away(entry: LandscapeEntry) -> SoftmaxBandit:
@@ -85,7 +85,7 @@ def _away(entry: LandscapeEntry) -> SoftmaxBandit:
 
 
 def grpo_error(problem: SoftmaxBandit, *sizes: Any) -> Linear:
-    """The error of grpo at group size, batch size and design."""
+    """The error of grpo at a group size, batch size and design."""
     return mean_of(GradientCell(problem, *sizes), mse_of("grpo"))
 
 
@@ -94,7 +94,7 @@ def _splits(
     splits: Iterable[tuple[int, int]] = SPLITS,
     population: int | None = None,
 ) -> Curve:
-    """The errors of splits in groups and prompts, all splits of the budget unless given."""
+    """The errors of splits in groups and prompts; by default of all splits of the budget."""
     splits, constants = list(splits), mse_constants(problem.moments())
     design = "without-replacement" if population else "iid"
     return (
@@ -105,14 +105,14 @@ def _splits(
 
 
 def _divisible(problem: SoftmaxBandit, group_sizes: Iterable[int]) -> Curve:
-    """The errors at one prompt times the group size: those of a budget of 1, were prompts divisible."""
+    """The errors at one prompt times the group size, as for a budget of 1 if prompts were divisible."""
     sizes, points, values = _splits(problem, ((size, 1) for size in group_sizes))
     products = (size * value for size, value in zip(sizes, values, strict=True))
     return sizes, tuple(map(Linear.times, points, sizes)), tuple(products)
 
 
 def _over(curve: Curve, unit: float) -> Curve:
-    """The errors over a unit."""
+    """The errors divided by a unit."""
     sizes, points, values = curve
     shares = tuple(value / unit for value in values)
     return sizes, tuple(point.times(1 / unit) for point in points), shares
@@ -188,7 +188,7 @@ def every_number(entry: LandscapeEntry) -> Iterator[Check]:
     rows = {row.group_size: row for row in advice.table}
     if set(rows) != set(SIZES):
         raise ArithmeticError(f"the advice has rows for {sorted(rows)}, and not for {SIZES}")
-    # Which group size is the reference is for the enumeration to say.
+    # The enumeration decides which group size is the reference.
     for size, point in zip(SIZES, curve[1], strict=True):
         row, name = rows[size], f"K={BUDGET} G={size}"
         over, says = Excess(*curve, size), equal(row.ratio_to_best)
@@ -211,7 +211,7 @@ def every_number(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def prompts_agree(entry: LandscapeEntry) -> Check:
-    """The advice where prompts nearly agree: rivals choose far from the best."""
+    """The advice if prompts nearly agree; then the rivals' choices are far from the best."""
     problem = at_optimum(entry.problem)
     curve = _splits(problem)
     wrong = {ONE: float(min(SIZES)), WORST: float(SIZES[int(np.argmax(curve[-1]))])}
@@ -220,7 +220,7 @@ def prompts_agree(entry: LandscapeEntry) -> Check:
 
 
 def silent_groups(entry: LandscapeEntry) -> Iterator[Check]:
-    """The share of groups that teach nothing, which advice gives for each group size."""
+    """The share of groups without signal, which the advice gives for each group size."""
     problem = _away(entry)
     silent = problem.frac_reward_zero_std
     for row in group_size_advice(problem.moments(), BUDGET, frac_reward_zero_std=silent).table:
@@ -233,7 +233,7 @@ def silent_groups(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def costly_prompts(entry: LandscapeEntry) -> Check:
-    """The advice where prompts cost something: every group size is feasible, and measured."""
+    """The advice if prompts have a cost; every group size is feasible and measured."""
     problem, total, cost = _away(entry), 18, 2
     splits = ((size, total // (cost + size)) for size in range(2, total - cost + 1))
     constants = mse_constants(problem.moments())
@@ -246,8 +246,8 @@ def costly_prompts(entry: LandscapeEntry) -> Check:
 
 
 def two_curvatures(entry: LandscapeEntry) -> Iterator[Check]:
-    """G* of the gap with two curvatures: of the limit of its mean, with covariances that are measured
-    and the Lyapunov equation solved by SciPy.
+    """G* for the gap with two curvatures. The limit of the mean gap comes from measured covariances
+    and SciPy's solution of the Lyapunov equation.
     """
     landscape = entry.problem
     problem, bends = at_optimum(landscape), landscape.curvatures
@@ -272,7 +272,7 @@ def two_curvatures(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """All that errors of gradients say."""
+    """All checks that use errors of gradients."""
     landscapes = suite.landscapes
     for entry in landscapes["lopsided"]:
         for part in (by_constants, least_values, every_number):

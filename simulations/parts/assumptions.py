@@ -1,8 +1,8 @@
-"""Lemma 6 without training: what it assumes, and its closed forms.
+"""Lemma 6 without training: its assumptions and its closed forms.
 
-L, μ, μ' and M on a ball, each by a step from the place where it counts most, found by sums over prompts
-and arms on a dense grid; J*; Lemma 16, that curvatures lie between μ and L; and that runs stay where these
-hold. The closed forms are held against the recursion iterated here, with μ < L, which is Lemma 14's worst
+L, μ, μ' and M on a ball are tested by a step from the worst point for each, found by sums over prompts
+and arms on a dense grid; J* and Lemma 16 (curvatures lie between μ and L) too, and that runs stay where these
+hold. The closed forms are compared with the recursion iterated here with μ < L, Lemma 14's worst
 case.
 """
 
@@ -61,13 +61,13 @@ WIDE = 1.0
 
 
 DEVIATIONS = 3.0
-"""Standard deviations within which curvature and noise count. A gap weighs them by the squared distance: of
-what grows with the fourth power of it a normal law's mean is that at 15^(1/4), 2 deviations.
+"""The standard deviations within which curvature and noise matter. A gap weights them by squared distance. If
+they grow like its fourth power, a normal law's mean is the value at 15^(1/4), about 2 deviations.
 """
 
 
 def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
-    """μ, μ', L and M where they count most, and the curvature at the optimum between μ and L."""
+    """μ, μ', L and M at their worst points, and the curvature at the optimum, which lies between μ and L."""
     basin = Basin(entry, WIDE, WIDE)
     scan, top = basin.scan, basin.curvature
     flat, weak, bent, noisy = (
@@ -77,7 +77,7 @@ def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
     weakest = abs(float(scan.away[weak.place]))
     start = mean_of(scan.step(where, 1.0, 16), Gap(GRPO, 0))
     yield entry.check("gap at the start", start, equal(gap))
-    # ‖∇J‖² = 2μ gap at the worst place; μ' is its pull over the distance.
+    # At the worst point ‖∇J‖² = 2μ gap; μ' is the pull divided by the distance.
     wrong, slope = {MU: basin.pl / 2, TOP_MU: top, WEAK: basin.weak}, sqrt(2 * basin.pl * gap)
     for what, place, value, others, off in (
         (
@@ -95,13 +95,13 @@ def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
             weak.error * weakest,
         ),
     ):
-        # ‖∇J‖ is how far one step goes in the mean, over its rate.
+        # ‖∇J‖ is the mean length of one step divided by its rate.
         sign = -float(np.sign(place) * scan.landscape.identifiable[0, 0])
         weights = ((Coordinate(GRPO, 1, 0), sign),)
         pull = Linear(scan.step(place, 1.0, 16), weights, -sign * float(scan.place(place)[0]))
         yield entry.check(what, pull, equal(value, others, digits=off))
     yield _most_bent(basin, bent)
-    # By formulas for the derivatives, and by sums over prompts and arms, on a coarser grid.
+    # Computed by formulas for the derivatives, and by sums over prompts and arms on a coarser grid.
     for name, found, constant in (
         ("L", replace(bent, value=-bent.value), basin.smoothness),
         ("mu", flat, basin.pl),
@@ -124,7 +124,7 @@ def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
     still = Linear(scan.step(0.0, rate, 16), ((Gap(GRPO, 1), 2 / (rate**2 * mse)),))
     between = _in_between(top, basin.pl, basin.smoothness)
     yield entry.check("mu <= curvature at the optimum <= L", still, between)
-    # Weak strong concavity gives PL, with μ'²/L in place of μ'.
+    # Weak strong concavity implies PL with μ'²/L instead of μ'.
     least = basin.weak**2 / basin.smoothness
     wrong_least = {WEAK: Interval(basin.weak, inf)}
     at_least = Statement(least, Interval(least, inf), wrong_least, basin.pl, 0.1 * basin.pl)
@@ -135,7 +135,7 @@ def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _most_bent(basin: Basin, bent: Least) -> Check:
-    """L: what a step from the most bent place loses to curvature, beyond the slope's gain."""
+    """L: the loss from curvature, relative to the slope's gain, in a step from the most curved point."""
     scan, group_size = basin.scan, 64
     where, slope = float(scan.away[bent.place]), abs(float(scan.slope[bent.place]))
     rate = 0.12 / -bent.value
@@ -159,13 +159,13 @@ def _most_bent(basin: Basin, bent: Least) -> Check:
 
 
 def _in_between(value: float, low: float, high: float, scale: float = 0.0) -> Statement:
-    """A curvature between two constants, nothing being wrong with another; on its own scale unless given."""
+    """A curvature between two constants, without a rival; the default scale is the curvature itself."""
     size = scale or value
     return Statement(value, Interval(low, high), {}, size, 0.4 * size)
 
 
 def highest_return(entry: LandscapeEntry) -> Check:
-    """J*, which every gap is taken from: the largest return of all, where there are two peaks."""
+    """J*, from which every gap is measured: the largest return if there are two peaks."""
     landscape = entry.problem
     way = landscape.identifiable[:, 0]
     most, missed = largest(lambda by: returns(landscape, by * way), landscape.radius, 1, 1001)
@@ -174,8 +174,8 @@ def highest_return(entry: LandscapeEntry) -> Check:
 
 
 def worst_case(entry: LandscapeEntry) -> Iterator[Check]:
-    """The closed forms against the recursion itself, iterated here with μ < L: Lemma 14's worst case,
-    which nothing draws.
+    """The closed forms against the recursion itself, iterated here with μ < L: Lemma 14's worst case.
+    It needs no draws.
     """
     basin = Basin(entry, WIDE, WIDE)
     mu, smooth, most, gap = basin.pl, basin.smoothness, basin.mse("grpo", 4), basin.gap
@@ -189,7 +189,7 @@ def worst_case(entry: LandscapeEntry) -> Iterator[Check]:
     c, ends = 1.5 / mu, (2_500, 5_000, 10_000, 20_000)
     late = iterated(c / (np.arange(1, ends[-1] + 1) + c * smooth))
     squares = [(step + c * smooth) ** 2 * late[step] for step in ends]
-    # (T + t₀) gap is the limit and a term in 1/(T + t₀), which two T's cancel; half as late, and a quarter.
+    # (T + t₀) gap is the limit plus a term in 1/(T + t₀), which differences cancel; T doubles three times.
     limits = np.diff(squares) / np.diff(ends)
     limit, off = float(limits[-1]), float(np.abs(np.diff(limits)).max())
     top = decay_constant(c, mse=most, **basin.known)
@@ -219,14 +219,14 @@ def worst_case(entry: LandscapeEntry) -> Iterator[Check]:
     for name, value, predicted, others, digits in questions:
         statement = equal(predicted, others, digits=digits * predicted)
         yield entry.check(f"worst case: {name}", Known(value), statement)
-    # At c/t itself the constant bounds T times the gap from some T on alone.
+    # At c/t itself the constant bounds T times the gap only from some T on.
     early = 10 * iterated(c / np.arange(1, 11))[-1] - top
     statement = positive(early, [AT_ONCE], scale=top)
     yield entry.check("worst case: (b) from some T on alone", Known(early), statement)
 
 
 AROUND, WITHIN = 0.15, 0.05
-"""Radius of a ball that runs stay on, and how far from the optimum the return is measured."""
+"""The radius of a ball that contains the runs, and the distance at which the return is measured."""
 
 
 def curvatures_between(entry: LandscapeEntry) -> Iterator[Check]:
@@ -243,12 +243,12 @@ def curvatures_between(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 SELDOM = 0.1
-"""How often, in the mean, a run that is said to stay on Θ may be stopped at its edge."""
+"""The mean number of times that a run, said to stay in Θ, may be stopped at its edge."""
 
 
 def stays(runs: NearOptimum) -> Iterator[Check]:
-    """The assumptions on what runs visit: none leaves the ball on which L, μ and M hold, few are stopped
-    at its edge, and wherever a step can lead the return rises on the way back.
+    """The assumptions on the region of runs: none leaves the ball on which L, μ and M hold, few are stopped
+    at its edge, and from every point that a step can reach, the return rises on the way back.
     """
     landscape, radius = runs.landscape, runs.radius
     assert radius is not None
@@ -261,7 +261,7 @@ def stays(runs: NearOptimum) -> Iterator[Check]:
         Known(float(wide.scan.pulls.min())),
         _in_between(wide.weak, 0.0, inf, wide.curvature),
     )
-    # By the recursion, a sum of tails of its law.
+    # The recursion gives this as a sum of tails of its law.
     edge = landscape.curvatures[0] * radius**2 / 2
     recursed = landscape.curvatures, runs.noise()
     tails = sum(
@@ -284,7 +284,7 @@ def stays(runs: NearOptimum) -> Iterator[Check]:
 
 
 VISITED = ("dome", "disagreement", "tilted", "quarrel", "tug", "gamble", "slopes", "twisted")
-"""Families on which claims run, with one direction or two."""
+"""Families of problems for the claims, with one or two directions."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Corollary 10 by matrices: the order of covariances and of limit weights, and what it rests on."""
+"""Corollary 10 by matrices: the order of covariances and of limit weights, and its assumptions."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _entries(
     group_size: int,
     form: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[Linear, ...]:
-    """A matrix of estimators' covariances at the optimum, its lower triangle row by row: each entry is
-    the trace of a covariance and the form of a symmetric unit.
+    """A matrix of estimators' covariances at the optimum, as its lower triangle by rows. Each entry is
+    the trace of a covariance times a symmetric unit matrix.
     """
     problem, unit = at_optimum(landscape), np.eye(len(landscape.curvatures))
     entries = []
@@ -78,7 +78,7 @@ def least_excess(
     group_size: int,
     rivals: dict[str, float],
 ) -> Check:
-    """The least eigenvalue of Cov - Cov: positive where the one covariance is larger as a matrix."""
+    """The least eigenvalue of Cov - Cov: positive if the first covariance is the larger matrix."""
     landscape, basis = entry.problem, entry.problem.identifiable
     high, low = (covariance_of(landscape, estimator, group_size) for estimator in (worse, better))
     value = np.linalg.eigvalsh(high - low)[0]
@@ -97,16 +97,16 @@ def least_excess(
 def _below_the_oracle(
     entry: LandscapeEntry, baseline: Estimator, off: np.ndarray, rival: str
 ) -> Check:
-    """A baseline that is off V by some at each prompt beats the oracle along a direction; a rival says that
-    it costs E[off² s sᵀ], as under the assumption.
+    """A baseline that differs from V at each prompt is better than the oracle along a direction. A rival says
+    that the difference costs E[off² s sᵀ], as under the assumption.
     """
     least = float(np.linalg.eigvalsh(fisher_of(entry, off**2))[0])
     return least_excess(entry, baseline, ORACLE, 1, {rival: least})
 
 
 def several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
-    """The matrix form at every prompt: the covariance of b(x) is the oracle's and a positive matrix,
-    (V - b)² F/G in the mean, and every weight of the limit law is larger.
+    """The matrix form at every prompt: the covariance of b(x) is the oracle's plus a positive matrix with
+    mean (V - b)² F/G, and every weight of the limit law is larger.
     """
     landscape, values = entry.problem, values_at_optimum(entry)
     for x in range(len(values)):
@@ -119,7 +119,7 @@ def several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
     near = np.linalg.eigvalsh(fisher_of(entry, (away / 4) ** 2) / 2)[0]
     yield least_excess(entry, critic(values + away / 4), GRPO, 2, {AT_ONCE: float(near)})
     c = 1 / float(landscape.curvatures[0])
-    # ½ Λ^½ Γ Λ^½ of either.
+    # ½ Λ^½ Γ Λ^½ for each.
     forms = tuple(
         _entries(landscape, {estimator: 1.0}, 1, lambda unit: solved(landscape, unit, c))
         for estimator in (uneven, ORACLE)
@@ -161,7 +161,7 @@ def correlation_along(entry: LandscapeEntry, x: int, *rivals: str) -> Check:
 def score_correlation(entry: LandscapeEntry) -> Check:
     """E[‖s‖² a] = -tr Λ, from the errors of two constants: for b = V ± δ they differ by 4 δ times it.
 
-    With several prompts the constants lie about the mean of V that F weights.
+    With several prompts the constants lie around the mean of V weighted by F.
     """
     problem, step = at_optimum(entry.problem), 0.5
     moments = problem.moments()
@@ -175,7 +175,7 @@ def score_correlation(entry: LandscapeEntry) -> Check:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The order of matrices where the assumption holds, and what it is where it does not."""
+    """The order of the matrices with and without the assumption."""
     landscapes = suite.landscapes
     for entry in landscapes["ordered, d = 2"]:
         yield from ordered_weights(entry)

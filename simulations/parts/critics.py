@@ -1,18 +1,18 @@
-"""Corollary 5 over several prompts: critics, baselines b(x) with an error, and critics that learn.
+"""Corollary 5 over several prompts: critics (baselines b(x) with an error), and critics that learn.
 
 A critic with an error e(x) has an MSE larger than the oracle's by E[tr F e² - 2 e E(‖s‖² a | X)]/(B G),
-which under Assumption 2 has its first term alone and outside it is least at b*; with an error of either
-sign of size ε the excess is that of grpo at one ε, and above it grpo wins. Vanilla has the oracle's MSE
-if V = 0 everywhere, and only then.
+Under Assumption 2 only its first term remains; otherwise it is least at b*. If errors have either
+sign and size ε, the excess equals that of grpo at one ε, above which grpo is better. Vanilla has the oracle's
+MSE if and only if V = 0 everywhere.
 
-A critic that learns, as the mean of n earlier rewards of each prompt or as their running average, is
-enumerated reward by reward (:func:`learned`): its values, each with its probability, are critics like
-others, subtracted from outputs that are drawn or enumerated apart. The mean of n costs
-E[σ² tr F]/(n B G), and is as good as grpo at an n of at most G - 1. It may have learned at other
-parameters than those at which it is used.
+A critic that learns is the mean of n earlier rewards of each prompt, or their running average. It is
+enumerated reward by reward (:func:`learned`): each of its values has a probability and is a critic like
+the others, for outputs that are drawn or enumerated independently. The mean of n costs
+E[σ² tr F]/(n B G), and is as good as grpo for some n up to G - 1. It may have learned at other
+parameters than those where it is used.
 
-What Assumption 2 is about, E[s sᵀ a], is the Hessian of the return where logits are linear: checked along
-fixed directions, by critics that are one off to either side.
+E[s sᵀ a] in Assumption 2 is the Hessian of the return if logits are linear. This is checked along
+fixed directions, by critics with an error of +1 or -1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STILL = "a critic that learned elsewhere errs by chance alone"
 RIVALS = (NO_CROSS, APART, PAR, ONE_LESS, WHOLE_GROUP, NO_SLOPE, FORGOTTEN, HALF_STEP, STILL)
 
 VISIBLE = 0.05
-"""What a critic's error costs at least where it is checked, as a share of what one reward's noise costs."""
+"""The least cost of a critic's error that is checked, as a share of the cost of one reward's noise."""
 
 
 def by_how_much(
@@ -65,7 +65,7 @@ def by_how_much(
     what: str,
     rivals: dict[str, float] | None = None,
 ) -> Check:
-    """By how much the second baseline's MSE exceeds the first's."""
+    """The excess of the second baseline's MSE over the first's."""
     statement = equal(predicted, rivals, scale=scale(cell, pair[1]))
     return entry.check(f"{label(cell)}: {what}", saving(cell, *pair), statement)
 
@@ -92,7 +92,7 @@ def with_errors(entry: BanditEntry, group_size: int, batch_size: int) -> Iterato
         ((ORACLE, VANILLA), none, "vanilla over the oracle", {}),
     ):
         yield by_how_much(entry, cell, pair, predicted, what, rivals)
-    # A critic that is off by a step, up or down, beside the oracle: its cross term is 0 in the mean.
+    # A critic with an error of one step, up or down, against the oracle: its mean cross term is 0.
     low, high = problem.reward_range
     step = (high - low) / 2
     signs = [(SquaredError(critic(values + sign * step)), 0.5) for sign in (1, -1)]
@@ -110,7 +110,7 @@ def with_errors(entry: BanditEntry, group_size: int, batch_size: int) -> Iterato
 def learned(
     problem: SoftmaxBandit, rollouts: int, step_size: float | None = None, start: float = 0.0
 ) -> list[tuple[Estimator, float]]:
-    """Every critic that some rewards of each prompt can teach, with its probability, reward by reward."""
+    """Every critic that can result from some rewards of each prompt, with its probability."""
     laws = []
     for probs, rewards in zip(problem.outcomes.probs, problem.outcomes.rewards, strict=True):
         outcomes, law = list(zip(probs.tolist(), rewards.tolist(), strict=True)), {start: 1.0}
@@ -118,7 +118,7 @@ def learned(
             step = 1 / count if step_size is None else step_size
             after: dict[float, float] = {}
             for (value, chance), (prob, reward) in product(law.items(), outcomes):
-                # Sums in another order are the same value.
+                # Sums in a different order count as the same value.
                 new = round(value + step * (reward - value), 12)
                 after[new] = after.get(new, 0.0) + chance * prob
             law = {value: chance for value, chance in after.items() if chance > 0}
@@ -130,7 +130,7 @@ def learned(
 
 
 def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
-    """A critic that learns from earlier outputs: its cost, where grpo is as good, its memory."""
+    """A critic that learns from earlier outputs: its cost, its break-even with grpo, its memory."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size, batch_size)
     policy, outcomes = problem.policy, problem.outcomes
@@ -180,10 +180,10 @@ def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[C
 
 
 def elsewhere(problem: SoftmaxBandit, noise: float) -> SoftmaxBandit:
-    """The problem at parameters up or down the hill, where the error of values costs a visible part of what
-    their noise does.
+    """The problem at parameters uphill or downhill, where the error of values costs a visible part of the
+    cost of their noise.
 
-    Uphill they are too high. Outside Assumption 2 that costs with either sign, and at some distance nothing.
+    Uphill values are too high. Outside Assumption 2 the cost has either sign, and is 0 at some distance.
     """
     balances = [Balance.of(problem.restrict([x])) for x in range(problem.contexts)]
     value, trace, best = (
@@ -216,7 +216,7 @@ def hessian(entry: BanditEntry) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Critics with an error, and such that learn from few rewards of two prompts."""
+    """Critics with an error, and critics that learn from few rewards of two prompts."""
     for entry, group_size, batch_size in (
         (suite.uneven, 2, 1),
         (suite.repeated, 3, 2),

@@ -1,5 +1,5 @@
-"""Theorem 8 by whole laws: those of weighted chi-squares as they are computed, against quadrature and
-draws; runs that start at random; and the mixture that the limit is where the noise depends on the endpoint.
+"""Theorem 8 by whole laws: the computed laws of weighted chi-squares, compared with quadrature and
+draws; runs with random starts; and the mixture in the limit if the noise depends on the endpoint.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ NORMAL = "normal"
 
 
 def so_far_off(distance: float, wrong: dict[str, float], off: float) -> Statement:
-    """A distribution that is so far from a law, and how far it would be from the wrong ones."""
+    """A distribution with its distance from a law, and its distances from the wrong laws."""
     return equal(distance, wrong, scale=1.0, relative_margin=LAW, digits=off + 1 / BINS)
 
 
 def mixtures(entry: LandscapeEntry) -> Iterator[Check]:
-    """Uniform against each run's own law; at a distance from the law of the mean weight."""
+    """Uniform under each run's own law, and at a distance from the law of the mean weight."""
     runs, levels = Mixture(entry), np.linspace(0, 1, 501)[1:-1]
     off = runs.shares(levels) - levels
     distance = float(np.abs(off).max())
-    # What other weights change, and what lies between two levels.
+    # The change from other weights, and the probability between two levels.
     between = 2 * float(np.abs(runs.shares(levels, 1000) - levels - off).max())
     between += float(np.abs(np.diff(off, n=2)).max())
     for law, pit, value, missed in (
@@ -58,7 +58,7 @@ def mixtures(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def random_starts(entry: LandscapeEntry) -> Check:
-    """The transform of the gap where runs start, which normal spreads of θ₀ make: a chi-square's."""
+    """The transform of the gap at the start of runs: normal spreads of θ₀ make it that of a chi-square."""
     landscape, spread = entry.problem, 0.01
     weights = landscape.curvatures * spread**2 / 2
     rate = 1 / float(weights.sum())
@@ -66,7 +66,7 @@ def random_starts(entry: LandscapeEntry) -> Check:
     value = gap_transform(weights, rate)
 
     def transform(count: int) -> float:
-        """That of the return itself, its fourth order and all, by the rule of Gauss and Hermite."""
+        """The transform for the return itself, with all orders, by Gauss-Hermite quadrature."""
         nodes, shares = np.polynomial.hermite_e.hermegauss(count)
         places = landscape.maximiser + spread * nodes[:, None] * landscape.identifiable[:, 0]
         return float(shares @ np.exp(-rate * landscape.gap(places)) / shares.sum())
@@ -88,13 +88,13 @@ def _of_law(
     rivals: dict[str, float] | None = None,
     digits: float = 0.0,
 ) -> Check:
-    """A probability or a mean of draws of weighted chi-squares, or a combination of such."""
+    """A probability or mean from draws of weighted chi-squares, or a combination of these."""
     statement = equal(value, rivals, scale=1.0, relative_margin=PROBABILITY, digits=digits)
     return entry.check(what, Linear(ChiSquares(), tuple(terms)), statement)
 
 
 def computed_laws(suite: Suite) -> Iterator[Check]:
-    """The laws as they are computed, of one, two and three terms, against quadrature and draws."""
+    """The computed laws of one, two and three terms, compared with quadrature and draws."""
     made_up = {"one": (0.7,), "two": (0.2, 1.5), "equal": (0.6, 0.6), "three": (0.1, 0.4, 1.1)}
     entries = [Entry(f"weights, {name}", "made-up", weights) for name, weights in made_up.items()]
     places = (0.3, 1.0, 2.5)  # of cdfs, in units of the mean
@@ -123,7 +123,7 @@ def computed_laws(suite: Suite) -> Iterator[Check]:
     place = float(mixture.mean())
     parts = ((Below(first, place), share), (Below(second, place), 1 - share))
     yield _of_law(entries[0], ", mixed with another law: cdf", parts, float(mixture.cdf(place)))
-    # Two laws of one term each are farthest apart where their densities meet.
+    # Two laws of one term each are farthest apart where their densities are equal.
     small, large = made_up["one"][0], 3 * made_up["one"][0]
     meet = log(large / small) * large * small / (large - small)
     apart = ((Below((small,), meet), 1.0), (Below((large,), meet), -1.0))
@@ -134,7 +134,7 @@ def computed_laws(suite: Suite) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The mixture, the law of starts, and the laws as they are computed."""
+    """The mixture, the law of starts, and the computed laws."""
     entries = suite.landscapes["calm mixture"]
     for entry in entries:
         yield from mixtures(entry)

@@ -1,5 +1,5 @@
-"""Proposition 13 at its maximisers: where the mean estimate is 0, alone and against a penalty, and where
-whole runs end, for two prompts that pull apart.
+"""Proposition 13 at its maximisers: the points where the mean estimate is 0, with and without a penalty, and
+the ends of whole runs, for two prompts that pull in opposite directions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def climbed(name: str, group_size: int) -> Objective:
 
 
 def wrong_objectives(group_size: int) -> dict[str, Objective]:
-    """The objectives that rivals say the estimator divided by the deviation climbs."""
+    """The objectives that, according to rivals, the estimator divided by the deviation maximises."""
     return {RETURN: lambda p: p, ARCSINE: arcsine_objective, ORDER: climbed("std", group_size + 1)}
 
 
@@ -58,8 +58,8 @@ REACH = 0.5
 
 @dataclass(frozen=True)
 class Pull:
-    """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference; whole
-    runs have some steps.
+    """Two prompts that pull in opposite directions on a parameter, with the policy at -1 as reference;
+    whole runs have the given steps.
     """
 
     entry: LandscapeEntry
@@ -82,12 +82,12 @@ class Pull:
         return self.probs(-1.0)
 
     def penalty(self, kind: str, place: str, u: float) -> float:
-        """β times the divergence that a penalty descends."""
+        """β times the divergence that a penalty reduces."""
         law = zip(self.landscape.context_probs, self.probs(u), self.reference, strict=True)
         return BETA * sum(share * kl_penalty(p, r, kind, place) for share, p, r in law)
 
     def best(self, objective: Objective, penalty: Callable[[float], float] | None = None) -> float:
-        """The parameter at which an objective less a penalty is greatest."""
+        """The parameter at which an objective minus a penalty is greatest."""
         probs = self.landscape.context_probs
         return climbed_maximiser(
             self.rates, objective, -1.0, 2.5, context_probs=probs, penalty=penalty
@@ -109,13 +109,13 @@ class Pull:
 
     @property
     def afar(self) -> dict[str, Objective]:
-        """The rivals' objectives, without one whose maximiser is near."""
+        """The rivals' objectives, without those with a maximiser near the point."""
         wrong = wrong_objectives(self.group_size)
         del wrong[ORDER]
         return wrong
 
     def checks(self, both: bool) -> Iterator[Check]:
-        """Where the mean estimate is 0, alone and against one penalty or both, and where runs end."""
+        """The points where the mean estimate is 0, with no, one or both penalties, and where runs end."""
         top, size = self.best(self.objective), self.group_size
         cell = GradientCell(self.landscape.at([top]), size)
         yield self.entry.check(
@@ -132,7 +132,7 @@ class Pull:
         )
 
     def balance(self, kind: str, place: str) -> Iterator[Check]:
-        """At the maximiser rewards and penalty pull alike: as hard as the objective rises there."""
+        """At the maximiser, rewards and penalty pull with equal strength: the objective's slope there."""
         size = self.group_size
         top = self.best(self.objective, partial(self.penalty, kind, place))
         force, error = self.slope(self.objective, top)
@@ -154,8 +154,8 @@ class Pull:
             )
 
     def end(self, top: float) -> tuple[float, float, Linear]:
-        """The mean parameter after whole runs from the best expected reward: predicted to second order,
-        by how much it is then off the maximiser, and as it is measured.
+        """The mean parameter after whole runs from the best expected reward: its second-order prediction,
+        the predicted distance from the maximiser, and the measured value.
         """
         size, off = self.group_size, float(self.landscape.maximiser[0]) - top
         curvature, bend = (self.slope(self.objective, top, order).value for order in (2, 3))

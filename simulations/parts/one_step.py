@@ -1,10 +1,10 @@
 """Lemma 6 on networks, which have no PL constant: one training step of a policy on a token problem.
 
-One step of any length, G = 2 and one prompt: the mean gap after it is a sum over all prompts and pairs
-of outputs. Neither the step of group-mean, nor that of the group's sum, nor a step without noise (exact
-ascent) leaves that gap. And Lemma 6's recursion itself over one short step: there the PL ratio at the
-start stands for μ, and for L the most that the return bends along any step that can be drawn, which is
-all that the proof asks for.
+For one step of any length with G = 2 and one prompt, the mean gap is a sum over all prompts and pairs
+of outputs. The step of group-mean, the step of the group's sum and a step without noise (exact
+ascent) leave other gaps. Lemma 6's recursion itself is tested over one short step: the PL ratio at the
+start replaces μ, and the largest curvature of the return along any possible step replaces L. The
+proof requires no more.
 
 Cost: seconds for prefix policies, a minute or two for transformers.
 """
@@ -37,23 +37,23 @@ MU = "mu for 2 mu"
 RIVALS = (SUM, SHRUNK, FREE, MU)
 
 LEAST_PASS_RATE, MORE_NOISE = 0.05, 1.5
-"""A learner's start: the pass rate of its hardest prompt is above the first; the noise of one prompt a
-step is over the second times that of several.
+"""Conditions on a learner's start: the pass rate of its hardest prompt exceeds the first number, and the
+noise of one prompt per step exceeds that of several by the factor in the second.
 """
 
 BUDGET, SMALL = 16, 4
-"""K, and the group size against G = K."""
+"""K, and the group size that is compared with G = K."""
 
 ADDITION_SEED = 20260321
-"""The seed of the made-up policy: any would do; it is kept, so that draws stay the same."""
+"""The seed of the made-up policy. Its value is arbitrary, but fixed so that draws stay the same."""
 
 PACE = 100
-"""Steps in which half of the gap would be gained at the first one's pace."""
+"""The number of steps that would close half of the gap at the pace of the first step."""
 
 
 @dataclass(frozen=True)
 class Learner(Entry[TokenProblem]):
-    """A policy on prompts with their verifier, and one step of it."""
+    """A policy on prompts with their verifier, and one training step of it."""
 
     policy: SoftmaxPolicy
 
@@ -63,13 +63,13 @@ class Learner(Entry[TokenProblem]):
 
     @cached_property
     def rate(self) -> float:
-        """η of small steps: PACE of the first one's pace would gain half of the gap."""
+        """η of small steps: PACE steps at the first step's pace would close half of the gap."""
         gradient = self.bandit.gradient()
         rate = self.problem.gap(self.bandit) / (2 * PACE * float(gradient @ gradient))
         return float(f"{rate:.2g}")
 
     def step(self, rate: float) -> OneStep:
-        """One step at G = 2 and B = 1, drawn."""
+        """One sampled step at G = 2 and B = 1."""
         return OneStep(self.problem.at(self.policy), 2, rate)
 
     def gap(self, theta: np.ndarray) -> float:
@@ -85,13 +85,13 @@ class Learner(Entry[TokenProblem]):
         return one_step_gap(prompts, value)
 
     def after_one_step(self, rate: float, pace: float = 1.0) -> float:
-        """The mean gap after one step of grpo at G = 2, B = 1, times ``pace``, enumerated."""
+        """The mean gap after one step of grpo at G = 2, B = 1, times ``pace``, by enumeration."""
         theta = self.policy.theta
         return self.mean_after(lambda estimate: self.gap(theta + rate * pace * estimate))
 
     def bends(self, rate: float) -> tuple[float, float]:
-        """The least and the most that the return bends along a step of grpo at G = 2, B = 1, of any
-        outcome: smoothness holds for the step with L the most.
+        """The least and the largest curvature of the return along a step of grpo at G = 2, B = 1, over all
+        outcomes. The step satisfies smoothness with L the largest.
         """
         start, gradient, bends = self.gap(self.policy.theta), self.bandit.gradient(), [0.0]
 
@@ -112,7 +112,7 @@ class Learner(Entry[TokenProblem]):
 
 def _unlearned(on: str, rng: np.random.Generator) -> Drawn:
     """Addition of digits under a policy that is mostly wrong, has a gradient at every prompt, and whose
-    moments say that one prompt a step has half as much noise again as four outputs a prompt.
+    moments say that one prompt per step has 1.5 times the noise of four outputs per prompt.
     """
     problem = tasks()["addition"]
 
@@ -131,14 +131,14 @@ def _unlearned(on: str, rng: np.random.Generator) -> Drawn:
 
 @lru_cache(maxsize=4)
 def learners(suite: Suite) -> tuple[Learner, ...]:
-    """Addition of digits under a policy of random parameters, made up and generated."""
+    """Addition of digits under policies of random parameters, made up and generated."""
     drawn = streams("addition", suite.seed, suite.generated, 6, ADDITION_SEED)
     return tuple(Learner(name, origin, *_unlearned(suite.on, rng)) for name, origin, rng in drawn)
 
 
 def _long_step(learner: Learner) -> Iterator[Check]:
-    """A single long step, against the sum over all its outcomes."""
-    # Long enough for curvature to count as much as the slope does.
+    """A single long step, compared with the sum over all its outcomes."""
+    # The step is long enough for curvature to matter as much as the slope.
     rate = 20 * learner.rate
     exact = {pace: learner.after_one_step(rate, pace) for pace in (1.0, 0.5, 2.0)}
     free = learner.without_noise(rate)
@@ -151,8 +151,8 @@ def _long_step(learner: Learner) -> Iterator[Check]:
 
 
 def _short_step(learner: Learner) -> Check:
-    """One short step gains at least as much as the bound leaves, and little more."""
-    # So short that what the return bends is a small part of the gain.
+    """One short step gains at least as much as the bound guarantees, and little more."""
+    # The step is so short that the curvature of the return is a small part of the gain.
     bandit, rate = learner.bandit, learner.rate / 8
     gap, gradient = learner.gap(learner.policy.theta), bandit.gradient()
     slope = float(gradient @ gradient)
@@ -160,7 +160,7 @@ def _short_step(learner: Learner) -> Check:
     mse = gradient_mse(bandit.moments(), "grpo", 2).mse
     bound = bound_curve(gap, [rate], pl=pl, smoothness=max(most, pl), mse=mse)
     gain = gap - float(bound[-1])
-    # Were all outcomes to bend the return as little as the one that does least.
+    # The case in which all outcomes had the curvature of the least curved one.
     highest = rate * slope - least * rate**2 * (slope + mse) / 2
     wrong = gain - rate * pl * gap
     return learner.check(

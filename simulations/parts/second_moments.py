@@ -1,9 +1,9 @@
-"""Theorem 8 by second moments: those of Uᵀ(θ - θ*), entry by entry, and the weights, their eigenvalues.
+"""Theorem 8 by second moments: the entries of those of Uᵀ(θ - θ*), and their eigenvalues, the weights.
 
-The first step from the optimum has the second moments η² Σ: no more is left out there than rounding.
-After two short steps they are those of the linear recursion. After many, the same runs at two steps each
-are extrapolated in T, and runs of n, 2n and 4n steps at rates 1, 1/2 and 1/4 as large beside one another
-(Richardson): these are held against the limit.
+The first step from the optimum has the second moments η² Σ, up to rounding.
+After two short steps they are those of the linear recursion. For many steps, values at two steps of a run
+are extrapolated in T, and runs of n, 2n and 4n steps at rates times 1, 1/2 and 1/4 are combined
+(Richardson): the results are compared with the limit.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def scaled(
 
 
 def moments_by(runs: NearOptimum, noise: np.ndarray) -> np.ndarray:
-    """Γ_T of the recursion, were that the covariance of a gradient."""
+    """Γ_T of the recursion, if that were the covariance of a gradient."""
     return finite_covariance(runs.landscape.curvatures, noise, runs.rates(), runs.displacement)
 
 
 def unrotated_noise(runs: NearOptimum) -> np.ndarray:
-    """The covariance in the parameters' own coordinates, as if they were eigendirections, (r, r)."""
+    """The covariance in the parameters' own coordinates, treated as eigendirections, (r, r)."""
     basis, rank = runs.landscape.identifiable, runs.rank
     return np.asarray((basis @ runs.noise() @ basis.T)[:rank, :rank])
 
@@ -84,8 +84,8 @@ def weights_by_rivals(
     gamma_of: Callable[[np.ndarray], np.ndarray],
     time: float = 1.0,
 ) -> dict[str, np.ndarray]:
-    """The wrong weights that make no noise of their own, of the second moments that a noise leads to;
-    those of the limit hold over ``time``.
+    """The wrong weights that keep the right noise; ``gamma_of`` gives the second moments for a noise, and
+    those of the limit are divided by ``time``.
     """
     root, plain = np.sqrt(runs.landscape.curvatures), without_one(runs)
     noise = runs.noise()
@@ -105,7 +105,7 @@ def weights_by_rivals(
 
 
 def first_step(entry: LandscapeEntry) -> Iterator[Check]:
-    """Second moments after one step from the optimum are those of one gradient: exactly."""
+    """Second moments after one step from the optimum are exactly those of one gradient."""
     runs = scaled(entry, 2, 1.2, 4.0, 1).within(RADIUS)
     value = moments_by(runs, runs.noise())
     (rate,) = runs.rates()
@@ -121,7 +121,7 @@ def first_step(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def short_runs(entry: LandscapeEntry) -> Iterator[Check]:
-    """Two short steps from a start away, where the recursion leaves out next to nothing: its second
+    """Two short steps from a start away from the optimum, where the recursion is nearly exact: its second
     moments, its mean gap, the mean of its law, and its weights as eigenvalues.
     """
     still = scaled(entry, 2, 1.2, 1200.0, 2)

@@ -1,14 +1,14 @@
-"""Beyond 1 where rewards or advantages are not what they were: a verifier that errs, and advantages that
-are cut off.
+"""Beyond 1 with changed rewards or advantages: a verifier with errors, and advantages that
+are clipped.
 
 A verifier accepts right answers at the rate a and wrong ones at the rate c. The mean is w(p̃)(a - c) g with
-p̃ = c + (a - c) p: of leave-one-out a shorter gradient, of a table by a deviation other weights too. Noise
-and spread are those of the moments of the verifier's words, drawn or enumerated here with the outputs.
+p̃ = c + (a - c) p: for leave-one-out a shorter gradient, for division by a deviation other weights too. Noise
+and spread follow from moments of the verifier's verdicts, drawn or enumerated here with the outputs.
 
-Cut off at ±L, a table is another table. At L <= 1/√G the weights of the one over the group's deviation turn
-round: a rarely solved prompt weighs less than a middling one.
+A table clipped at ±L is another table. At L <= 1/√G the weights with division by the deviation reverse
+their order: a rarely solved prompt has a smaller weight than one of medium difficulty.
 
-Advantages are cut off by hand, from those of the estimator: what is predicted does not cut its own evidence.
+This module clips the estimator's advantages itself, so that the evidence is independent of predictions.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ RIVALS_ON_NETWORKS = (TRUE_RATE, RIGHT_ALONE, SHORTER)
 RIVALS = (*RIVALS_ON_NETWORKS, SMALLER, ALIKE)
 
 RIGHT, WRONG = 0.9, 0.3
-"""a and c: unlike, so that neither stands for the other, and far from a verifier that never errs."""
+"""a and c. They differ, so that neither can replace the other, and are far from a perfect verifier."""
 
 GRPO, TABLE = Estimator("grpo"), "std-ddof1"
 
 LARGE, SMALL, BATCH = 8, 4, 2
-"""Groups in which weights differ clearly between prompts, and groups of a minibatch that is enumerated."""
+"""The group size at which prompts' weights differ clearly, and that of a minibatch for enumeration."""
 
 SHARP = 0.03
-"""The half-width of a mean's interval, in parts of one output: errors beside it take as many groups."""
+"""The half-width of a mean's interval, as a share of one output; errors then need as many groups."""
 
 TIGHT, LOOSE = 0.2, 1.0
-"""Limits of advantages: all are cut off in groups of eight, and a few."""
+"""Limits of advantages: one clips all advantages in groups of eight, one clips a few."""
 
 
 def size(cell: GradientCell, advantage: float = 1.0, unit: np.ndarray | None = None) -> float:
-    """The size of an error where advantages have that size, by scores alone: E‖s‖², or of ⟨s, u⟩²."""
+    """The size of an error for advantages of that size, from scores only: E‖s‖², or E ⟨s, u⟩²."""
     policy = cell.problem.policy
     squares = policy.squared_norms if unit is None else policy.inner(unit) ** 2
     of_scores = float(cell.problem.context_probs @ (policy.probs * squares).sum(axis=1))
@@ -73,7 +73,7 @@ def mean(
     rivals: dict[str, np.ndarray] | None = None,
     advantage: float = 1.0,
 ) -> Check:
-    """E ĝ along a direction in which rivals show; its allowance is the size of one output's own part."""
+    """E ĝ along a direction in which rivals differ; the tolerance is the size of one output's own part."""
     wrong = rivals or {}
     found = telling(cell.problem, [other - vector for other in wrong.values()] or [vector])
     part = (cell.group_size * size(cell, advantage, found.unit)) ** 0.5
@@ -82,7 +82,7 @@ def mean(
 
 
 def heard(entry: BanditEntry) -> Iterator[Check]:
-    """Mean and error at the hardest prompt, and over several in a minibatch, by a verifier's words."""
+    """Mean and error at the hardest prompt, and over several in a minibatch, with a verifier's verdicts."""
     hardest = int(rates(entry.problem).round(9).argmin())
     yield from at_one_prompt(entry.alone(hardest))
     yield from in_a_minibatch(entry)
@@ -146,7 +146,7 @@ def verified_of(entry: BanditEntry) -> SoftmaxBandit:
 
 
 def cut_off(name: str, group_size: int, limit: float) -> Estimator:
-    """The estimator whose advantages are cut off at ±limit, by its own on groups of every count."""
+    """The estimator with advantages clipped at ±limit, computed for each number of successes."""
     groups = np.tri(group_size + 1, group_size, -1)
     kept = np.minimum(np.maximum(advantages(name, groups), -limit), limit)
     table = [*kept[1:, 0], *kept[:-1, -1]]
@@ -154,7 +154,7 @@ def cut_off(name: str, group_size: int, limit: float) -> Estimator:
 
 
 def cut(entry: BanditEntry) -> Iterator[Check]:
-    """Mean and error of advantages that are cut off, and which of two prompts weighs more."""
+    """Mean and error with clipped advantages, and which of two prompts has the larger weight."""
     problem, moments = entry.problem, entry.problem.moments()
     cell, table = GradientCell(problem, LARGE), count_table(TABLE, LARGE)
     for limit in (TIGHT, LOOSE):
@@ -182,14 +182,14 @@ def cut(entry: BanditEntry) -> Iterator[Check]:
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """Two outputs of one token: with a verifier's words there are four outcomes."""
+    """Two outputs of one token; with a verifier's verdicts there are four outcomes."""
     for entry in suite.winnable(SMALL):
         if entry.problem.arms == 2:
             yield from heard(entry)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Problems of three prompts and rewards 0 and 1, whose groups and words can be enumerated."""
+    """Problems of three prompts and rewards 0 and 1; their groups and verdicts can be enumerated."""
     for entry in suite.few_outcomes:
         yield from heard(entry)
         yield from cut(entry)

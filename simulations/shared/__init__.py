@@ -1,1 +1,1 @@
-"""Helpers that several claims share, and those of one whose file they would make too long."""
+"""Helpers that several claims share, and helpers that would make the file of one claim too long."""

@@ -1,4 +1,4 @@
-"""Functionals that say where a curve is least: over group sizes that are measured, or between them."""
+"""Functionals for the place where a curve is least, at measured group sizes or between them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..evidence.planning import MOST
 
 @dataclass(frozen=True)
 class _OverSizes(OfPoints):
-    """A number of a curve over group sizes, in increasing order: functionals, and the values predicted of
-    them, from which replications are planned.
+    """A number of a curve over increasing group sizes: the functionals, and their predicted values,
+    from which replications are planned.
     """
 
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class _OverSizes(OfPoints):
 
     @abstractmethod
     def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
-        """The range of the number where each value lies between these."""
+        """The range of the number if each value lies between these bounds."""
 
     def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
         low, high = np.array([(part.interval.low, part.interval.high) for part in parts]).T
@@ -39,7 +39,7 @@ class _OverSizes(OfPoints):
         return between.low, between.high, (between.high - between.low) / 8
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        """From the widest relative intervals of the points that leave the number within the margin."""
+        """The replications for the widest relative intervals that keep the number within the margin."""
         values, share = np.array(self.predicted), 0.5
         while share > 1e-5:
             interval = self.between(values * (1 - share), values * (1 + share))
@@ -54,7 +54,7 @@ class _OverSizes(OfPoints):
 
 @dataclass(frozen=True)
 class Best(_OverSizes):
-    """The group size of the least value; the largest of equals."""
+    """The group size with the least value; among equal ones the largest."""
 
     def of(self, values: np.ndarray) -> float:
         least = values <= values.min() * (1 + 1e-9)
@@ -67,7 +67,7 @@ class Best(_OverSizes):
 
 @dataclass(frozen=True)
 class Excess(_OverSizes):
-    """The value at a group size over the least of all."""
+    """The value at a group size divided by the least of all."""
 
     size: int = 0
 
@@ -85,13 +85,13 @@ class Excess(_OverSizes):
 
 @dataclass(frozen=True)
 class Flat(_OverSizes):
-    """The furthest group size, up or down, whose value is at most ``times`` the least of those that are
+    """The furthest group size, up or down, with a value of at most ``times`` the least of those that are
     feasible.
 
     Arguments:
-        feasible: group sizes among which the least is taken.
-        times: number above 1.
-        up: whether the largest such group size is meant, or the smallest.
+        feasible: the group sizes over which the least value is taken.
+        times: a number above 1.
+        up: whether to return the largest such group size, or the smallest.
     """
 
     feasible: tuple[int, ...] = ()
@@ -119,13 +119,13 @@ class Flat(_OverSizes):
 
 @dataclass(frozen=True)
 class Lowest(_OverSizes):
-    """Where the curve a G + b + c/(G-1) through three points is least, or its value there.
+    """The place where the curve a G + b + c/(G-1) through three points is least, or its value there.
 
     Arguments:
-        cost: q of a prompt besides its outputs, in outputs: what is least is (1 + q/G) times the
+        cost: q of a prompt in addition to its outputs, in outputs; this minimises (1 + q/G) times the
             curve.
-        least_size: the least G that there can be.
-        value: whether the value is meant.
+        least_size: the least possible G.
+        value: whether to return the value.
     """
 
     cost: float = 0.0
@@ -162,7 +162,7 @@ class Lowest(_OverSizes):
         quartic = np.polysub(quartic, (1 + self.cost) * fall * square)
         quartic = np.polysub(quartic, self.cost * (level - fall) * line)
         roots = np.roots(quartic)
-        # One root is positive at least: the quartic rises from below 0 at s = 0.
+        # At least one root is positive: the quartic rises from below 0 at s = 0.
         real = roots.real[(np.abs(roots.imag) <= 1e-7 * np.abs(roots)) & (roots.real > 0)]
         return [1 + float(root) for root in real]
 

@@ -1,4 +1,4 @@
-"""Numbers of a prompt by its outcomes, which designs go by, whatever is predicted of them."""
+"""Numbers of a prompt from its outcomes. Designs use them, independently of predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 @dataclass(frozen=True)
 class Balance:
-    """Numbers of one prompt by its outcomes, by which a design is chosen.
+    """Numbers of one prompt from its outcomes, for the choice of a design.
 
     Arguments:
         value, trace: V and tr F.
@@ -27,7 +27,7 @@ class Balance:
 
     @classmethod
     def of(cls, problem: SoftmaxBandit) -> Balance:
-        """Those of a problem's first prompt."""
+        """The numbers of a problem's first prompt."""
         outcomes = problem.outcomes
         probs, rewards, scores = outcomes.probs[0], outcomes.rewards[0], problem.policy.scores(0)
         norms = problem.policy.squared_norms[0][outcomes.arms[0]]

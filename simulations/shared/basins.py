@@ -1,4 +1,4 @@
-"""Balls around an optimum, and what Lemma 6 asks of them: L, μ and M."""
+"""Balls around an optimum, and the constants of Lemma 6 on them: L, μ and M."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Values = Callable[[np.ndarray], ArrayLike]
 """Values (n,) at points (n, r)."""
 
 FINER = 5
-"""How often a grid is made finer about its best point."""
+"""The number of times that a grid is refined around its best point."""
 
 
 def largest(values_at: Values, radius: float, rank: int, points: int = 11) -> tuple[float, float]:
-    """The largest value on a ball, and by how much a value between the points may be larger.
+    """The largest value on a ball, and the possible excess of a value between the points.
 
-    A grid of ``points`` points a side is made finer, again and again, about its best point. What is
-    missed is no more than the values on the last grid differ by, where they rise to one peak there.
+    A grid of ``points`` points per side is refined several times around its best point. The
+    error is at most the difference of the values on the last grid, if these have one peak there.
     """
     steps = np.linspace(-1, 1, points)
     grid = np.stack(np.meshgrid(*[steps] * rank), axis=-1).reshape(-1, rank)
@@ -58,8 +58,8 @@ def largest(values_at: Values, radius: float, rank: int, points: int = 11) -> tu
 def largest_mse(
     landscape: LocationBandit, radius: float, estimator: str, group_size: int, batch_size: int
 ) -> tuple[float, float]:
-    """M, the largest MSE of a gradient on a ball, and by how much more than that found it is said to be:
-    as much as may lie between the points of its grid.
+    """M, the largest MSE of a gradient on a ball, and the excess of this bound over the value found,
+    which is the possible error between the points of its grid.
     """
     basis = landscape.identifiable
 
@@ -127,14 +127,14 @@ class Basin:
         return largest_mse(self.entry.problem, self.radius, estimator, group_size, batch_size)
 
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
-        """Lemma 6's bounds on the gap at every step, (T + 1,)."""
+        """The bounds of Lemma 6 on the gap at every step, (T + 1,)."""
         return bound_curve(self.gap, rates, mse=mse, **self.known)
 
     def both(
         self, rates: ArrayLike, reach: float, most: float, least: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The recursion from below, with the largest PL ratio and the least curvature within a reach of the
-        optimum in place of μ and L, and the least M; and from above, (T + 1,) each.
+        """The lower recursion, with the largest PL ratio and the least curvature within a reach of the
+        optimum instead of μ and L, and the least M; and the upper recursion, (T + 1,) each.
         """
         (_, pl), (bend, _) = (
             self.scan.between(v, reach) for v in (self.scan.ratios, self.scan.bend)
@@ -143,7 +143,7 @@ class Basin:
         return low, recursion(self.gap, rates, mse=most, **self.known)
 
     def least_mse(self, reach: float, estimator: str, group_size: int) -> float:
-        """The least MSE of a gradient within a reach of the optimum, less what lies between the points of
+        """The least MSE of a gradient within a reach of the optimum, minus the possible error from
         a grid.
         """
         at = self.scan.at
@@ -179,8 +179,8 @@ def recursion(gap: float, rates: ArrayLike, pl: float, smoothness: float, mse: f
 
 
 def returns(landscape: Landscape, theta: np.ndarray) -> np.ndarray:
-    """J at parameters (n, d), real or complex, summed over prompts and arms: what gaps are held against,
-    (n,).
+    """J at parameters (n, d), real or complex, summed over prompts and arms, (n,). Gaps are compared
+    with it.
     """
     assert isinstance(landscape, LocationBandit)
     places = theta @ landscape.directions.T
@@ -192,14 +192,14 @@ def returns(landscape: Landscape, theta: np.ndarray) -> np.ndarray:
 
 
 RING, TURN = 16, 0.1
-"""Points of a ring in the complex plane, and by how much the logits' imaginary parts differ there: far
-from π, where a sum of exponentials could be 0.
+"""Points of a ring in the complex plane, and the spread of the logits' imaginary parts there. It is far
+below π, so that a sum of exponentials is never 0.
 """
 
 
 @dataclass(frozen=True)
 class Least:
-    """A least value on a grid: where it is, and how far the least value between its points may be off."""
+    """A least value on a grid: its place, and the possible error of the least value between the points."""
 
     place: int
     value: float
@@ -211,13 +211,13 @@ class Scan:
     """A return with one identifiable direction, on a dense grid of a ball: the gap J* - J at
     displacements (n,) from the optimum, with its first and second derivative.
 
-    These are sums over prompts and arms, and owe nothing to formulas: a derivative is Cauchy's integral of
-    the return on a ring, which is off by what half of the ring's points change, and by rounding.
+    These are sums over prompts and arms, without formulas: a derivative is Cauchy's integral of
+    the return on a ring. Its error is the change from using half of the ring's points, plus rounding.
 
     Arguments:
         ratios: ‖∇J‖²/(2 gap), (n,).
         pulls: ⟨∇J, θ* - θ⟩/‖θ - θ*‖², (n,).
-        error: how far bends, ratios and pulls may be off, by that.
+        error: the resulting errors of bends, ratios and pulls.
     """
 
     landscape: LocationBandit
@@ -240,12 +240,12 @@ class Scan:
         top = returns(landscape, landscape.maximiser[None])[0]
         theta = landscape.maximiser + places.reshape(-1, 1) * way
         lost = top - returns(landscape, theta).reshape(places.shape)
-        # Taylor's terms at the ring, about every point; and by half of it.
+        # Taylor terms on the ring around every point, then from half of the ring's points.
         terms, coarse = (
             np.fft.fft(some, axis=1, norm="forward").real for some in (lost, lost[:, ::2])
         )
         gap, slope, bend = terms[:, 0], terms[:, 1] / ring, 2 * terms[:, 2] / ring**2
-        # Near the optimum gap and slope are all but lost in rounding; their series there is not.
+        # Near the optimum, rounding nearly hides the gap and the slope, but not their series there.
         near, orders = np.abs(away) < ring, np.arange(2, RING)
         powers = (away[near, None] / ring) ** (orders - 2)
         series = terms[points // 2, 2:] / ring**2
@@ -255,7 +255,7 @@ class Scan:
         pulls[far], half[far] = slope[far] / away[far], gap[far] / away[far] ** 2
         rounding = RING * np.finfo(float).eps * float(np.abs(landscape.rewards).max())
         off = (float(np.abs(terms[:, 1:3] - coarse[:, 1:3]).max()) + rounding) / ring**2
-        # A pull is off by as much over the ring, at most, and half a bend too.
+        # The error of a pull is at most this divided by the ring's radius, plus half the error of a bend.
         ratios = pulls**2 / (2 * half)
         error = off * float(2 + np.abs(pulls / half).max() + (ratios / half).max())
         return cls(landscape, away, gap, slope, bend, ratios, pulls, error)
@@ -273,13 +273,13 @@ class Scan:
         return Least(place, float(values[place]), self._between_points(values[inside - 1 :][:3]))
 
     def between(self, values: np.ndarray, reach: float) -> tuple[float, float]:
-        """What the values (n,) lie between within a reach of the optimum, points of the grid or not."""
+        """The bounds of the values (n,) within a reach of the optimum, also between points of the grid."""
         near = values[np.abs(self.away) <= reach + self._step]
         error = self._between_points(near)
         return float(near.min()) - error, float(near.max()) + error
 
     def _between_points(self, values: np.ndarray) -> float:
-        """How far a value between neighbours may lie beyond both."""
+        """The amount by which a value between neighbours may exceed both."""
         return float(np.abs(np.diff(values, n=2)).max()) + self.error
 
     @property
@@ -295,7 +295,7 @@ class Scan:
         likely = np.exp(-((landscape.arms - places[..., None]) ** 2) / (2 * landscape.tau**2))
         likely /= likely.sum(axis=-1, keepdims=True)
         values, law = landscape.rewards, landscape.reward_probs
-        # E (z₁ - z₂)² of two arms, their rewards drawn apart.
+        # E (z₁ - z₂)² of two arms with independent rewards.
         means, squares = (values * law).sum(axis=-1), (values**2 * law).sum(axis=-1)
         apart = (
             squares[:, :, None] + squares[:, None, :] - 2 * means[:, :, None] * means[:, None, :]
@@ -305,13 +305,13 @@ class Scan:
         return np.asarray(total @ (landscape.context_probs * ways**2) / 4 - self.slope**2)
 
     def spread(self, reach: float, centre: float = 0.0) -> float:
-        """By what share the curvature differs at most within a reach of a place from that there."""
+        """The largest relative change of the curvature within a reach of a place."""
         near = self.bend[np.abs(self.away - centre) <= reach + self._step]
         there = np.interp(centre, self.away, self.bend)
         return float(np.abs(near / there - 1).max())
 
     def variation(self, reach: float) -> float:
-        """By what share curvature and noise differ at most, together, within a reach of the optimum."""
+        """The largest total relative change of curvature and noise within a reach of the optimum."""
         near = np.abs(self.away) <= reach + self._step
         noise = self.noise / self.noise[len(self.away) // 2]
         return self.spread(reach) + float(np.abs(noise[near] - 1).max())
@@ -323,7 +323,7 @@ class Scan:
         return self.landscape.at(self.place(where))
 
     def longest(self, rate: float) -> float:
-        """How far a step can lead at most: no score is longer; no reward, and no difference of two, is
+        """The largest length of a step: no score is longer, and no reward or difference of two rewards is
         larger.
         """
         landscape = self.landscape
@@ -332,8 +332,8 @@ class Scan:
         return rate * score * max(float(np.ptp(rewards)), float(np.abs(rewards).max()))
 
     def step(self, where: float, rate: float, group_size: int, batch_size: int = 1) -> Training:
-        """Runs of a single step from there, on a ball that no step reaches the edge of: so a gap and a
-        parameter have a range as small as the step.
+        """Runs of a single step from a point, on a ball whose edge no step reaches. So a gap and a
+        parameter have a range that is as small as the step.
         """
         landscape, start = self.landscape, self.place(where)
         ball = Ball(start, self.longest(rate), landscape.identifiable)
@@ -343,8 +343,8 @@ class Scan:
 
 
 def curvatures(entry: LandscapeEntry) -> Iterator[Check]:
-    """How the return bends at the optimum, by differences of the gap at h and h/2 on both sides, and how
-    far these are off, by those of twice the h; and the gap far away.
+    """The curvature of the return at the optimum, from the gaps at h and h/2 on both sides, with its error
+    from the gaps at 2h; and the gap far away.
     """
     landscape = entry.problem
     policy = landscape.at(landscape.maximiser).policy
@@ -368,7 +368,7 @@ def curvatures(entry: LandscapeEntry) -> Iterator[Check]:
             return float(shares(h) @ (top - returns(landscape, places)))
 
         points = tuple(gap(way) for way in h * ways)
-        # What is left falls like h⁴: a sixteenth of the coarser's, which the two differ by.
+        # The remaining error falls like h⁴, so it is a sixteenth of the coarser one; the two differ by it.
         statement = equal(curvature, digits=abs(bend(2 * h) - bend(h)))
         bends = Extrapolation(points, tuple(shares(h).tolist()))
         yield entry.check(f": curvature {place + 1}", bends, statement)

@@ -1,4 +1,4 @@
-"""Runs that end apart: the noise depends on a parameter that is never identified (Assumption 8)."""
+"""Runs with different endpoints: the noise depends on an unidentified parameter (Assumption 8)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..problems.landscapes import LandscapeEntry
 from .runs import GRPO, NearOptimum, parts_of, rates_of
 
 SPREAD = 3.0
-"""Standard deviation of the second parameter at the start."""
+"""The standard deviation of the second parameter at the start."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Runs of grpo at G = 2 whose second parameter starts anywhere and hardly moves."""
+    """Runs of grpo at G = 2 with a second parameter that starts at random and hardly moves."""
 
     entry: LandscapeEntry
     steps: int = 320
@@ -35,12 +35,12 @@ class Mixture:
 
     @property
     def off(self) -> float:
-        """How far a run's law may be off its own, as a probability."""
+        """The largest distance of a run's law from its predicted one, as a probability."""
         return NearOptimum(self.entry, 2, self.steps, self.schedule).off_of()
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """The weights of the gap where the second action is never and always 1."""
+        """The weights of the gap if the second action is never 1, and if it is always 1."""
         landscape, rates = self.entry.problem, rates_of(self.schedule, self.steps)
         parts = (parts_of(landscape, np.array([0.0, logit])) for logit in (-40.0, 40.0))
         low, high = (

@@ -1,5 +1,5 @@
-"""Numbers that are known up to an error of their own: derivatives by interpolation, and what an expansion
-in 1/n leaves beyond its limit. The errors are computed from the numbers at hand, never from a prediction.
+"""Numbers with a known error: derivatives by interpolation, and the terms that an expansion
+in 1/n has beyond its limit. The errors are computed from these numbers, never from a prediction.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ __all__ = ["Approximate", "derivative", "later_terms"]
 EPSILON = float(np.finfo(float).eps)
 
 DEGREE = 24
-"""The degree of the polynomial whose slope is a derivative."""
+"""The degree of the polynomial that gives a derivative."""
 
 ROUNDED = 16 * EPSILON
-"""The rounding of a function's value, relative to the largest that it takes near by."""
+"""The rounding error of a function's value, relative to its largest value nearby."""
 
 ROUGH = 1e-6
-"""An error, relative to the terms of a slope, from which values are of no smooth function."""
+"""The error, relative to the terms of a slope, above which a function does not count as smooth."""
 
 HALVINGS = 12
-"""How often the interval of an interpolation is halved at most."""
+"""The largest number of times that the interval of an interpolation is halved."""
 
 DOUBLINGS = 4
-"""How often the size of an expansion is doubled."""
+"""The number of times that the size of an expansion is doubled."""
 
 
 class Approximate(NamedTuple):
-    """A number, and by how much it may be off."""
+    """A number and its largest error."""
 
     value: float
     error: float
@@ -44,11 +44,11 @@ class Approximate(NamedTuple):
 def derivative(
     function: Callable[[Array], Array], at: float, reach: float, order: int = 1
 ) -> Approximate:
-    """A derivative at a point, of a polynomial through values on both sides.
+    """A derivative at a point, from a polynomial through values on both sides.
 
-    The interval is halved until what the polynomial leaves out, by the last of its coefficients, is less
-    than what the rounding of its values makes, or until that helps no more: what rounding makes is twice
-    as much on half the interval. Not a number where no interval does: an error as large as the slope
+    The interval is halved until the polynomial's error, estimated from its last coefficients, is less
+    than the effect of rounding in its values, or until halving does not help: the effect of rounding is twice
+    as large on half the interval. The result is NaN if no interval works: an error as large as the slope
     would allow anything.
 
     Arguments:
@@ -64,7 +64,7 @@ def derivative(
     best = Approximate(np.nan, np.inf)
     for _ in range(HALVINGS):
         curve = Chebyshev.interpolate(function, DEGREE, [at - reach, at + reach])
-        # In the middle |dᵐT_k| is at most kᵐ, and the coefficients go on to fall as they did.
+        # In the middle |dᵐT_k| is at most kᵐ, and the coefficients continue to fall at the same rate.
         most, sizes = (DEGREE / reach) ** order, np.abs(curve.coef)
         left_out = 2 * most * float(sizes[-2:].sum())
         rounding = ROUNDED * most * float(sizes.sum())
@@ -89,16 +89,16 @@ def later_terms(
     """The part of a value at a size beyond its limit.
 
     A value L + c/n + d/n² + … has its limit by Richardson's rule from doublings of a larger size,
-    ``first`` times as large. The error is the larger of the changes that the last two steps of it made,
-    and what rounding makes of the values. The limit as it is predicted has no say: a wrong one would
-    allow for itself.
+    ``first`` times as large. The error is the larger of the changes in its last two steps,
+    plus the effect of rounding in the values. It does not use the predicted limit: a wrong one would
+    enlarge its own tolerance.
 
     Arguments:
         value: the value at a size.
         size: the size.
-        first: how many times larger the least of these sizes is.
-        doublings: how often that is doubled.
-        cancels: the size of what cancels in a value; the value's own unless given.
+        first: the ratio of the least of these sizes to the size.
+        doublings: the number of doublings.
+        cancels: the size of the terms that cancel in a value; by default the value's own size.
 
     >>> later, error = later_terms(lambda n: 3 + 2 / n + 5 / n**2, 4)
     >>> abs(later - (2 / 4 + 5 / 4**2)) < error < 1e-10
@@ -110,7 +110,7 @@ def later_terms(
         abs(one) if cancels is None else cancels(at) for at, one in zip(sizes, values, strict=True)
     )
     limits = [values[-1]]
-    # The weights of the last of these add up to less than 8 in absolute value.
+    # The absolute weights of the last of these sum to less than 8.
     for order in range(1, doublings + 1):
         share = 2**order
         values = [(share * after - before) / (share - 1) for before, after in pairwise(values)]

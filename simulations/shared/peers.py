@@ -1,7 +1,7 @@
-"""The estimators with a closed form, each with its predictions, and numbers of a problem that owe
-nothing to them: claims about gradients share these.
+"""The estimators with a closed form, each with its predictions, and numbers of a problem that do not
+depend on them. Claims about gradients share these.
 
-Scales, and whether there is anything to ask, come from :func:`noise` and :func:`slope`: they read a
+Scales, and whether a check is possible, come from :func:`noise` and :func:`slope`. These read a
 problem's outcomes and its return, never a prediction that is under test.
 """
 
@@ -39,15 +39,15 @@ Weights = tuple[tuple[Quantity, float], ...]
 """Quantities of a cell with their weights in a sum."""
 
 CRITIC = (0.9, 0.2, 0.6)
-"""Where a critic's values lie in the range of the rewards, prompt by prompt: not near the values."""
+"""The positions of a critic's values in the range of the rewards, by prompt; not near the true values."""
 
 CONSTANT = 0.35
-"""Where the constant lies in it."""
+"""The position of the constant in that range."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem with a minibatch's design; its cell is made when it is first read."""
+    """A problem with a minibatch's design; its cell is created at the first use."""
 
     entry: BanditEntry
     group_size: int
@@ -65,7 +65,7 @@ class Setting:
     def check(
         self, what: str, terms: Quantity | Weights, statement: Callable[[], Statement]
     ) -> Check:
-        """A check of a quantity there, or of a combination of such, made when it is first read."""
+        """A check of a quantity on the cell, or of a combination of quantities, created at the first use."""
         weights = terms if isinstance(terms, tuple) else ((terms, 1.0),)
         return self.entry.check(
             f"{self.name}: {what}", lambda: Linear(self.cell, weights), statement
@@ -74,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Peer:
-    """An estimator with a closed form, beside what the closed forms say."""
+    """An estimator with a closed form, and the values from the closed forms."""
 
     estimator: Estimator
 
@@ -110,7 +110,7 @@ class Peer:
 
 
 def within(problem: SoftmaxBandit, places: tuple[float, ...]) -> tuple[float, ...]:
-    """A number for each prompt, at these places of the range of the rewards in turn."""
+    """A number for each prompt, which takes these positions in the range of the rewards in turn."""
     low, high = problem.reward_range
     return tuple(low + (high - low) * places[x % len(places)] for x in range(problem.contexts))
 
@@ -119,12 +119,12 @@ NAMED = ("grpo", "vanilla", "oracle", "minimum-variance", "group-mean")
 
 
 def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> list[Peer]:
-    """Every estimator with a closed form, a critic that is not the value among them."""
+    """Every estimator with a closed form, including a critic that differs from the value."""
     low, high = problem.reward_range
     return [
         *[Peer(Estimator(name)) for name in names],
         Peer(Estimator("constant", low + (high - low) * CONSTANT)),
-        # Values among the problem's rewards.
+        # These values lie within the problem's rewards.
         Peer(Estimator("critic", values=within(problem, CRITIC))),
     ]
 
@@ -132,7 +132,7 @@ def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> list[Peer]:
 def noise(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = None) -> float:
     """E[‖s‖² (z - b)²] / (B G), or of ⟨s, u⟩², over the outcomes: the scale of an error.
 
-    b is the prompt's baseline, its value for estimators that have none of their own.
+    b is the prompt's baseline, or the value V for estimators without one.
     """
     problem, outcomes = cell.problem, cell.problem.outcomes
     policy = problem.policy
@@ -148,9 +148,9 @@ def noise(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
 
 
 def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = None) -> float:
-    """The size of an error; beside a baseline that leaves none, a tenth of what no baseline leaves.
+    """The size of an error; if the baseline leaves no error, a tenth of the error without a baseline.
 
-    Where scores are 0, a millionth of what cancels in them: their rounding is no error.
+    If scores are 0, it is a millionth of the terms that cancel in them, so that rounding is no error.
     """
     problem = cell.problem
     cancels = max(map(abs, problem.reward_range)) * problem.policy.feature_norm
@@ -159,13 +159,13 @@ def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
 
 
 KEPT_SLOPES = 64
-"""Derivatives that are kept: all estimators of a problem ask for the same one."""
+"""The number of derivatives that are kept, because all estimators of a problem use the same one."""
 
 
 def slope(problem: SoftmaxBandit, unit: np.ndarray) -> Approximate:
-    """The derivative of J along u, by values of J: no score takes part but in the choice of a step.
+    """The derivative of J along u, from values of J; scores only determine the step.
 
-    A network's tables hold at their own parameters alone: there it is ⟨∇J, u⟩.
+    A network's tables are valid only at their own parameters, so for these it is ⟨∇J, u⟩.
     """
     return _slope(problem, unit.tobytes())
 
@@ -186,7 +186,7 @@ def _slope(problem: SoftmaxBandit, vector: bytes) -> Approximate:
 
 
 DIRECTIONS = 16
-"""Random directions; the one along which rivals show is used."""
+"""The number of random directions; the one along which rivals differ most is used."""
 
 
 @dataclass(frozen=True)
@@ -210,11 +210,11 @@ class Direction:
 
 
 def telling(problem: SoftmaxBandit, differences: Iterable[np.ndarray]) -> Direction:
-    """The direction in which all differences show best: its least cosine with one is the greatest."""
+    """The direction in which all differences are most visible: its least cosine with any is greatest."""
     apart = np.stack([*differences])
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
     lengths = np.linalg.norm(apart, axis=1)
-    # What rounding leaves of 0 has no direction.
+    # A rounding error of 0 has no direction.
     there = lengths > ROUNDING * lengths.max()
     shown = np.abs(units @ apart[there].T) / lengths[there]
     number = int(shown.min(axis=1, initial=1.0).argmax())
@@ -222,19 +222,19 @@ def telling(problem: SoftmaxBandit, differences: Iterable[np.ndarray]) -> Direct
 
 
 def mean_in(cell: GradientCell, estimator: Estimator, number: int) -> Linear:
-    """E ⟨ĝ, u⟩ along a fixed direction: that of the error, and the gradient's."""
+    """E ⟨ĝ, u⟩ along a fixed direction: the mean of the error plus that of the gradient."""
     slope = float(cell.problem.gradient() @ direction(cell.problem, number))
     return Linear(cell, ((Projection(estimator, number), 1.0),), slope)
 
 
 def weight_in(cell: GradientCell, estimator: Estimator, number: int = 0) -> Linear:
-    """E ⟨ĝ, u⟩ over ⟨g, u⟩."""
+    """E ⟨ĝ, u⟩ divided by ⟨g, u⟩."""
     slope = mean_in(cell, estimator, number).constant
     return Linear(cell, ((Projection(estimator, number), 1 / slope),), 1.0)
 
 
 def along(at: Setting, peer: Peer, number: int) -> Check:
-    """The second moment of an estimator's error along a fixed direction, the matrix's uᵀ M u."""
+    """The second moment of an estimator's error along a fixed direction, uᵀ M u for its matrix M."""
 
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)
@@ -261,14 +261,14 @@ def error_of(
     rivals: Mapping[str, float] | None = None,
     **margins: float,
 ) -> Check:
-    """The MSE of an estimator that its name alone makes, as its closed form has it."""
+    """The MSE of an estimator that its name determines, from its closed form."""
     sizes = cell.group_size, cell.batch_size, cell.design
     value = gradient_mse(entry.problem.moments(), name, *sizes).mse
     return entry.check(what, mean_of(cell, mse_of(name)), equal(value, rivals, **margins))
 
 
 def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
-    """An estimator's mean along a fixed direction: the derivative of J, and its bias beside it.
+    """An estimator's mean along a fixed direction: the derivative of J, plus the bias.
 
     A rival says that it is (G-1)/G of the derivative, as with the full group's mean.
     """
@@ -288,7 +288,7 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
 
 
 def no_mean_score(at: Setting, number: int) -> Check:
-    """E⟨s, u⟩ = 0, of rewards that are 1 more and the same: what no baseline makes of them."""
+    """E⟨s, u⟩ = 0: the difference of the estimates without a baseline for rewards plus 1 and rewards."""
     one, none = (
         Projection(estimator, number)
         for estimator in (Estimator("constant", -1.0), Estimator("vanilla"))

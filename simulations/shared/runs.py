@@ -57,7 +57,7 @@ def parts_of(landscape: Landscape, away: Any = 0.0) -> tuple[np.ndarray, np.ndar
 
 
 def ball(landscape: Landscape, radius: float) -> Ball:
-    """Θ: within a radius of the optimum in the identifiable directions."""
+    """Θ: the points within a radius of the optimum in the identifiable directions."""
     return Ball(landscape.maximiser, radius, landscape.identifiable)
 
 
@@ -88,7 +88,7 @@ def covariance_of(
 
 
 def rates_of(schedule: Schedule, steps: int) -> np.ndarray:
-    """η₁ to η_T as the paper defines them, (T,): predictions read these, and not the engines' own."""
+    """η₁ to η_T as the paper defines them, (T,): predictions use these, and not the engines' own."""
     match schedule:
         case Constant(eta=eta):
             return np.array([eta] * steps)
@@ -98,14 +98,14 @@ def rates_of(schedule: Schedule, steps: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NearOptimum:
-    """Training runs near an optimum, and what their linear recursion says of the gap.
+    """Training runs near an optimum, and the gap that their linear recursion predicts.
 
     Arguments:
         entry: the problem.
-        group_size, steps, schedule, batch_size, design: what is asked of the runs, as of a
+        group_size, steps, schedule, batch_size, design: settings of the runs, as for a
             :class:`~simulations.engines.Training`.
-        start: displacement from the optimum, by eigendirection, the flattest first; the rest is 0.
-        radius: radius of the ball on which the runs are projected; none unless given.
+        start: displacement from the optimum, by eigendirection, the flattest first; other entries are 0.
+        radius: radius of the ball on which the runs are projected; no ball by default.
     """
 
     entry: LandscapeEntry
@@ -123,13 +123,13 @@ class NearOptimum:
 
     @property
     def decay(self) -> Decay:
-        """The rates c/(t + t₀) of runs that tend to a limit."""
+        """The rates c/(t + t₀) of runs that converge to a limit law."""
         assert isinstance(self.schedule, Decay)
         return self.schedule
 
     @property
     def time(self) -> float:
-        """T + t₀ of such runs."""
+        """T + t₀ for such runs."""
         return self.steps + self.decay.t0
 
     @property
@@ -160,8 +160,8 @@ class NearOptimum:
         return replace(self, radius=deviations * sqrt(float(most)))
 
     def stretched(self, times: int) -> NearOptimum:
-        """Runs of ``times`` the steps at rates that are as much smaller, from a start so near that the
-        recursion is as far: the error that it leaves becomes as much smaller.
+        """Runs with ``times`` the steps, at rates divided by ``times``. The start is nearer, so that the
+        recursion is at the same relative distance; the recursion's error is then divided by ``times`` too.
         """
         slower = Decay(self.decay.c, times * self.decay.t0)
         start = tuple(away / sqrt(times) for away in self.start)
@@ -169,17 +169,17 @@ class NearOptimum:
 
     @cached_property
     def left_out(self) -> float:
-        """The share under grpo, which several checks ask for."""
+        """The share under grpo, which several checks use."""
         return self.left_out_of(GRPO)
 
     def left_out_of(self, estimator: Estimator) -> float:
-        """The share of δ's second moments that the recursion leaves out, to first order in the rates.
+        """The share of δ's second moments that the recursion omits, to first order in the rates.
 
-        By how much curvature and noise change, on the average over points √r standard deviations from
+        It is the change of curvature and noise, averaged over points √r standard deviations from
         the optimum along the axes of the recursion's spread. A change of the curvature counts as much
-        as the recursion's second moments move with it. Odd parts cancel, but for what they do to the
-        mean: they count squared and twice (5/4 times where a cubic term bends the potential of a law
-        at rest). Where the mean is not 0 they count at once, by its share of the spread, and once more
+        as the recursion's second moments change with it. Odd parts cancel, except for their effect on the
+        mean: they count squared and twice (5/4 times if a cubic term bends the potential of a law
+        at rest). If the mean is not 0, they count directly, by its share of the spread, and once more
         for the cubic term of the return.
         """
         landscape, basis = self.landscape, self.landscape.identifiable
@@ -190,7 +190,7 @@ class NearOptimum:
         def bend_at(away: np.ndarray) -> np.ndarray:
             return np.asarray(-basis.T @ landscape.hessian(landscape.maximiser + away) @ basis)
 
-        # (2, r, r, r): before and behind, axis, matrix.
+        # The shape is (2, r, r, r): side, axis, matrix.
         bends, noises = (
             np.array([[of(sign * basis @ step) for step in steps.T] for sign in (1, -1)])
             for of in (bend_at, partial(self.noise, estimator))
@@ -202,7 +202,7 @@ class NearOptimum:
         )
         even = _relative(bends.mean(axis=(0, 1)) - curvature, curvature)
         change = _relative(noises.mean(axis=(0, 1)) - noise, noise)
-        # A complex step: a derivative without a difference.
+        # A complex step gives a derivative without a difference.
         step = 1e-30
         bent = self._spread(estimator, (1 + 1j * step) * landscape.curvatures)[-1]
         moves = _relative(bent.imag / step, spread)
@@ -213,8 +213,8 @@ class NearOptimum:
         return moves * even + change + 2 * odd**2 + at_once
 
     def off_of(self, estimator: Estimator = GRPO) -> float:
-        """How far the law of the gap may be off the recursion's, as a probability: all weights are
-        larger, or smaller, by the share that is left out, and a gap grows with each weight.
+        """The largest distance of the gap's law from the recursion's, as a probability. All weights are
+        larger, or smaller, by the omitted share, and a gap grows with each weight.
         """
         root, share = np.sqrt(self.landscape.curvatures), self.left_out_of(estimator)
         weights = np.linalg.eigvalsh(0.5 * root[:, None] * self.spread(estimator)[-1] * root)
@@ -233,17 +233,17 @@ class NearOptimum:
     def product(
         self, j: int, k: int, step: int | None = None, estimator: Estimator = GRPO
     ) -> Product:
-        """δⱼ δₖ after a step, the last one unless given."""
+        """δⱼ δₖ after a step, by default the last."""
         return Product(estimator, self.steps if step is None else step, j, k)
 
     def gap(self, estimator: Estimator = GRPO, step: int | None = None) -> Linear:
-        """The mean gap after a step, the last one unless given: what is measured."""
+        """The measured mean gap after a step, by default the last."""
         return mean_of(self.training, Gap(estimator, self.steps if step is None else step))
 
     def gap_difference(
         self, worse: Estimator, better: Estimator, scale: float, times: float = 1.0
     ) -> Linear:
-        """``times`` the mean scaled gap of one estimator less that of another, on the same draws."""
+        """``times`` the mean scaled gap of one estimator minus that of another, on the same draws."""
         high, low = (Gap(estimator, self.steps, scale) for estimator in (worse, better))
         return Linear(self.training, ((high, times), (low, -times)))
 
@@ -252,8 +252,8 @@ class NearOptimum:
         return covariance_of(self.landscape, estimator, self.group_size, self.batch_size, away=away)
 
     def spread(self, estimator: Estimator = GRPO) -> np.ndarray:
-        """The second moments of the recursion after every step, (T + 1, r, r), written out: scales and
-        own errors of predictions do not take them from the predictions.
+        """The second moments of the recursion after every step, (T + 1, r, r), computed here: scales and
+        own errors must not use those of the predictions.
         """
         return self._spread(estimator, self.landscape.curvatures)
 
@@ -289,7 +289,7 @@ class NearOptimum:
         return formula(*parts_of(self.landscape), self.group_size) / self.batch_size
 
     def expected_by(self, formula: Noise, step: int | None = None) -> float:
-        """The mean gap of the recursion, were that the covariance of a gradient."""
+        """The mean gap of the recursion, if that were the covariance of a gradient."""
         noise, rates = self.noise_by(formula), self.rates(step)
         return float(mean_gap(self.landscape.curvatures, noise, rates, self.displacement))
 
@@ -298,11 +298,11 @@ class NearOptimum:
         return tuple(self._weights_of(self.noise(estimator)).tolist())
 
     def weights_by(self, formula: Noise) -> np.ndarray:
-        """The weights of the gap's law, were that the covariance of a gradient."""
+        """The weights of the gap's law, if that were the covariance of a gradient."""
         return self._weights_of(self.noise_by(formula))
 
     def weights_along(self, basis: np.ndarray) -> np.ndarray:
-        """The weights of the gap's law, were these the identifiable directions, (d, r)."""
+        """The weights of the gap's law, if these were the identifiable directions, (d, r)."""
         landscape, g = self.landscape, self.group_size
         c1, c2, c3 = covariance_parts(moments_of(landscape), basis)
         bends = np.diagonal(-basis.T @ landscape.hessian(landscape.maximiser) @ basis)
@@ -322,18 +322,18 @@ def _relative(change: np.ndarray, matrix: np.ndarray) -> float:
 
 
 RADIUS = 20.0
-"""Radius of Θ where second moments are measured, in standard deviations: runs do not reach its edge."""
+"""The radius of Θ for second moments, in standard deviations; runs do not reach its edge."""
 
 EXTRAPOLATED = {2: ((1, -1.0), (2, 2.0)), 3: ((1, 1 / 3), (2, -2.0), (4, 8 / 3))}
-"""By how much runs are stretched, and their shares: an error of a/n, and of a/n + b/n², is taken off."""
+"""The factors that stretch runs, with weights that remove an error of a/n, or of a/n + b/n²."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Γ, entry by entry, from runs.
+    """The entries of Γ, from runs.
 
-    (t + t₀) E δ_j δ_k tends to Γ_jk up to a multiple of (t + t₀)^-(cλ_j + cλ_k - 1), which two steps of
-    the same runs take off, and an error of order 1/T, which runs that are stretched do.
+    (t + t₀) E δ_j δ_k is Γ_jk plus a multiple of (t + t₀)^-(cλ_j + cλ_k - 1), which two steps of
+    the same runs remove, plus an error of order 1/T, which stretched runs remove.
 
     Arguments:
         runs: the shortest runs, under c/(t + t₀).
@@ -347,12 +347,12 @@ class Limit:
 
     @cached_property
     def stretched(self) -> list[tuple[NearOptimum, int]]:
-        """The runs of every length, and how many times longer they are."""
+        """The runs of every length, each with its factor of length."""
         lengths = [times for times, _ in EXTRAPOLATED[self.stages]]
         return [(self.runs.stretched(times).within(RADIUS), times) for times in lengths]
 
     def left_out_of(self, estimator: Estimator) -> float:
-        """The relative error that remains: the product of those of each length."""
+        """The relative error that remains: the product of the errors at each length."""
         return float(np.prod([runs.left_out_of(estimator) for runs, _ in self.stretched]))
 
     def entry(
@@ -372,7 +372,7 @@ class Limit:
         return Extrapolation(tuple(points), tuple(share for _, share in EXTRAPOLATED[self.stages]))
 
     def form(self, estimator: Estimator = GRPO) -> tuple[Extrapolation, ...]:
-        """½ Λ^½ Γ Λ^½, its lower triangle row by row."""
+        """The lower triangle of ½ Λ^½ Γ Λ^½, row by row."""
         root = np.sqrt(self.runs.landscape.curvatures)
         return tuple(
             self.entry(j, k, 0.5 * float(root[j] * root[k]), estimator)

@@ -1,4 +1,4 @@
-"""Splits of a budget: training runs with few prompts and large groups, or many and small ones."""
+"""Splits of a budget: training runs with few prompts and large groups, or many prompts and small groups."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .basins import Scan
 from .runs import GRPO, NearOptimum
 
 START = 0.1
-"""Distance from the optimum at which runs begin."""
+"""The distance from the optimum at which runs begin."""
 
 REACH = 4.0
-"""How many standard deviations of the noise, where it is largest, Θ goes beyond the start: the
-projection is met once in 10⁴ runs, and the range of a gap is small."""
+"""The number of standard deviations of the largest noise by which Θ extends beyond the start. The
+projection acts once in 10⁴ runs, and the range of a gap is small."""
 
 SCANNED = 1.0
-"""Radius of the ball on which curvature and noise are looked up."""
+"""The radius of the ball on which curvature and noise are tabulated."""
 
 
 scan_of = lru_cache(maxsize=64)(Scan.of)
@@ -40,9 +40,9 @@ class Split:
         budget: K = BG.
         step: T, at which the gap is measured.
         design: iid or epochs.
-        steps: the runs' length; T unless given.
+        steps: the runs' length; by default T.
         start: distance from the optimum.
-        reach: number in place of REACH.
+        reach: a number that replaces REACH.
     """
 
     entry: LandscapeEntry
@@ -58,7 +58,7 @@ class Split:
 
     @cached_property
     def runs(self) -> NearOptimum:
-        """The training runs, on a ball that they hardly ever reach the edge of."""
+        """The training runs, on a ball whose edge they rarely reach."""
         runs = NearOptimum(
             self.entry, self.group_size, self.steps or self.step, self.schedule,
             self.budget // self.group_size, self.design, (self.start,),
@@ -68,7 +68,7 @@ class Split:
 
     @property
     def gap(self) -> Linear:
-        """The mean gap after T steps, as it is measured."""
+        """The measured mean gap after T steps."""
         return self.runs.gap(self.estimator, self.step)
 
     @property
@@ -77,7 +77,7 @@ class Split:
 
     @property
     def error(self) -> float:
-        """The error of the prediction: curvature and noise vary by this within a standard deviation and
+        """The error of the prediction: the variation of curvature and noise within a standard deviation plus
         the start.
         """
         scan = scan_of(self.entry.problem, SCANNED)

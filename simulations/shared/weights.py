@@ -1,5 +1,5 @@
-"""The weights of the limit law, from gradients at the optimum: what is measured, and by how much
-those of grpo exceed the oracle's.
+"""The weights of the limit law, measured from gradients at the optimum, and the excess of
+the weights of grpo over the oracle's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def projected(
 ) -> list[tuple[Quantity, float]]:
     """tr(matrix · Cov(ĝ)) as a combination of squared projections along fixed directions.
 
-    More directions than entries, and the least weights that do it: no seed draws a bad frame.
+    There are more directions than entries, with the least weights, so no seed gives a bad frame.
     """
     d = problem.d
     entries = np.triu_indices(d)
@@ -58,12 +58,12 @@ def solved(landscape: Landscape, matrix: Any, c: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Difference:
-    """The limit weight of one estimator less that of another, to first order in the noise: from gradients
+    """The limit weight of one estimator minus that of another, to first order in the noise, from gradients
     at the optimum, or ``away`` from it.
 
     Arguments:
         axis: eigenvector of the weight.
-        c: number of the rates c/t.
+        c: the number in the rates c/t.
     """
 
     landscape: Landscape
@@ -77,7 +77,7 @@ class Difference:
 
     @property
     def predicted(self) -> float:
-        """The difference by the closed forms of the weight and of the covariances."""
+        """The difference from the closed forms of the weight and of the covariances."""
         landscape, moments = self.landscape, moments_of(self.landscape, self.away)
         high, low = (
             whole_covariance(moments, estimator, self.group_size, self.batch_size)
@@ -104,17 +104,17 @@ def scale(entry: LandscapeEntry) -> float:
 
 
 def _large_group(entry: LandscapeEntry) -> np.ndarray:
-    """The oracle's covariance as G grows, or, where all prompts agree, G times it."""
+    """The oracle's covariance as G grows or, if all prompts agree, G times it."""
     landscape = entry.problem
     group_size = 1 if len(landscape.context_probs) == 1 else 10**9
     return covariance_of(landscape, "oracle", group_size)
 
 
 def constants(entry: LandscapeEntry) -> np.ndarray:
-    """C of every weight, (r,): what B G(G-1) times the difference tends to."""
+    """C for every weight, (r,): the limit of B G(G-1) times the difference."""
     landscape = entry.problem
     change = 2 * (covariance_of(landscape, "grpo", 2) - covariance_of(landscape, "oracle", 2))
-    # The oracle's covariance of a large group: its eigenvectors are those that the limit knows.
+    # The oracle's covariance of a large group: its eigenvectors are those of the limit.
     return weight_derivatives(landscape.curvatures, _large_group(entry), change, scale(entry))
 
 
@@ -129,6 +129,6 @@ def axes(entry: LandscapeEntry) -> np.ndarray:
 def difference(
     entry: LandscapeEntry, group_size: int, batch_size: int = 1, weight: int = 0, away: Any = 0.0
 ) -> Difference:
-    """That of a weight of grpo and of the oracle."""
+    """The difference of a weight of grpo and of the oracle."""
     axis, c = axes(entry)[:, weight], scale(entry)
     return Difference(entry.problem, GRPO, ORACLE, axis, c, group_size, batch_size, away)

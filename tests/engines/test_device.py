@@ -122,7 +122,7 @@ def test_a_machine_without_a_device_says_so(no_device, call):
 def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
     monkeypatch.setattr(config, "ENABLE_CUDASIM", 1)
     monkeypatch.setattr(config, "DISABLE_JIT", 0)
-    refuses("set NUMBA_DISABLE_JIT=1 beside", CELL.measure, "cuda", [QUANTITY], replications=5)
+    refuses("set NUMBA_DISABLE_JIT=1 and", CELL.measure, "cuda", [QUANTITY], replications=5)
 
 
 def test_the_refusals_match_the_cpu_engines(no_device):

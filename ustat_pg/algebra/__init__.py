@@ -1,4 +1,4 @@
-"""Computer algebra of estimators: exact for every group size and every law of scores and rewards.
+"""Computer algebra of estimators. It is exact for every group size and every law of scores and rewards.
 
 :class:`LinearEstimator` is for users: the mean and the error of an estimator of their own, as formulas in G.
 """

@@ -5,10 +5,10 @@ An estimator is a sum over the outputs of a group. With scores s and rewards z, 
     (1/G) Σ_i s_i z_i - 1/(G(G-1)) Σ_{i≠j} s_i z_j.
 
 A product of two such sums runs over two tuples of outputs. Some of the outputs of one tuple may be outputs of
-the other: each way to be equal is a pattern, and within a pattern all outputs differ. A sum over m different
-outputs has G (G-1) ... (G-m+1) members, and the mean of a member factorises, for outputs are independent. The
-mean score is 0, which ends every member in which a score stands alone. What is left is a rational
-function of G and of moments of one output. Nothing is drawn and no law is assumed.
+the other. Each such choice is a pattern, and within a pattern all outputs differ. A sum over m different
+outputs has G (G-1) ... (G-m+1) terms. The mean of a term factorises, because outputs are independent. The
+mean score is 0, so every term in which a score stands alone is 0. The result is a rational
+function of G and of moments of one output. It needs no random draws and assumes no law.
 
     >>> import sympy
     >>> G = sympy.Symbol("G")
@@ -38,10 +38,10 @@ RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True, order=True)
 class Output:
-    """What a sum takes of one output: vectors, and powers of numbers.
+    """The factors that a sum takes from one output: vectors, and powers of numbers.
 
     Arguments:
-        vectors: names of vectors, two at most, which then stand for their inner product.
+        vectors: names of vectors, at most two; two names stand for the inner product.
         powers: names of numbers, and their exponents.
     """
 
@@ -71,7 +71,7 @@ class Output:
 
 
 Member = tuple[Output, ...]
-"""What a sum takes of different outputs, one after the other; their order does not matter."""
+"""The factors that a sum takes from each of several different outputs; their order does not matter."""
 
 
 class Sum:
@@ -79,14 +79,14 @@ class Sum:
 
     Arguments:
         size: G, a symbol or a number.
-        terms: members, and their coefficients.
+        terms: the members, each with its coefficient.
     """
 
     def __init__(self, size: Any, terms: Mapping[Member, Any]) -> None:
         self.size = sympy.sympify(size)
         found: dict[Member, Any] = defaultdict(lambda: sympy.Integer(0))
         for member, coefficient in terms.items():
-            # An output of which nothing is taken is any of those that are left.
+            # An output without factors can be any of the remaining outputs.
             rest = tuple(sorted(output for output in member if output != Output()))
             for k in range(len(rest), len(member)):
                 coefficient = coefficient * (self.size - k)
@@ -138,7 +138,7 @@ class Sum:
         return " + ".join(one(*term) for term in self.terms.items()) or "0"
 
     def subs(self, *given: Any) -> Sum:
-        """The same with numbers or symbols put in coefficients, as sympy's ``subs`` takes them."""
+        """The sum with numbers or symbols substituted in its coefficients, as by sympy's ``subs``."""
         return Sum(self.size, {k: c.subs(*given) for k, c in self.terms.items()})
 
     def _of(self, other: Any) -> Sum:
@@ -156,21 +156,21 @@ def distinct(size: Any, *outputs: str, vectors: Sequence[str] = ("s",)) -> Sum:
 
     Arguments:
         size: G.
-        outputs: what is taken of each; names of factors with blanks between. An empty text takes nothing
-            of an output, and the sum runs over it all the same.
+        outputs: the factors of each output, names separated by blanks. An empty text takes no factor
+            of an output, but the sum still runs over it.
         vectors: names that are vectors.
     """
     return Sum(size, {tuple(Output.of(text, vectors) for text in outputs): sympy.Integer(1)})
 
 
 def counted(size: int, outputs: Sequence[str], indicator: str, of: Callable[[int], Any]) -> Sum:
-    """A sum over different outputs, times a function of how many of the others have an indicator.
+    """A sum over different outputs, times a function of the number of other outputs with an indicator.
 
-    f(m) = Σ_r c_r C(m, r), c_r the r-th difference of f at 0, and C(m, r) is a sum over r different outputs.
+    f(m) = Σ_r c_r C(m, r), where c_r is the r-th difference of f at 0 and C(m, r) sums over r outputs.
 
     Arguments:
         size: G, a number.
-        outputs: what is taken of each, as :func:`distinct` takes it.
+        outputs: the factors of each output, as for :func:`distinct`.
         indicator: the name of a number that is 0 or 1.
         of: f.
 
@@ -185,7 +185,7 @@ def counted(size: int, outputs: Sequence[str], indicator: str, of: Callable[[int
 
 
 def patterns(one: Member, two: Member) -> Iterator[Member]:
-    """The ways in which outputs of one member can be outputs of the other: each, a member of the product."""
+    """The ways in which outputs of two members can coincide; each way gives a member of the product."""
     for equal in range(min(len(one), len(two)) + 1):
         for left in combinations(range(len(one)), equal):
             for right in permutations(range(len(two)), equal):
@@ -199,15 +199,15 @@ def patterns(one: Member, two: Member) -> Iterator[Member]:
 
 
 class Law:
-    """The law of one output: the names of its moments, and what is known of them. Outputs are independent.
+    """The law of one output: the names and the known values of its moments. Outputs are independent.
 
     Arguments:
         vectors: names that are vectors.
-        centred: those whose mean is 0.
+        centred: names with mean 0.
         binary: numbers that are 0 or 1, so that their powers are themselves.
-        absorbed: names, and the binary number that each of them has as a factor: ``{"s": "h"}`` says that
+        absorbed: for each name, the binary number that is a factor of it: ``{"s": "h"}`` says that
             s is 0 where h is.
-        known: values of moments, by what they are moments of: ``{"z": 0}`` says that E z = 0.
+        known: known values of moments, by the product in the moment: ``{"z": 0}`` says that E z = 0.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Law:
 
     @cached_property
     def known(self) -> dict[Output, Any]:
-        """Moments that have a value."""
+        """Moments with a known value."""
         return {self._read(text): sympy.sympify(value) for text, value in self._known.items()}
 
     def moment(self, text: str) -> Any:
@@ -255,7 +255,7 @@ class Law:
             case [one, two]:
                 inner = self._product(one, two)
             case more:
-                raise InputError(f"{len(more)} vectors in one product: two at most have a meaning")
+                raise InputError(f"{len(more)} vectors in one product: at most two have a meaning")
         return sympy.Mul(inner, *numbers)
 
     def _read(self, text: str) -> Output:
@@ -274,7 +274,7 @@ class Law:
             return sympy.Integer(1)
         if len(output.vectors) > 2:
             raise InputError(
-                f"{len(output.vectors)} vectors in one product: two at most have a meaning"
+                f"{len(output.vectors)} vectors in one product: at most two have a meaning"
             )
         if not output.powers and len(output.vectors) == 1 and output.vectors[0] in self.centred:
             return sympy.Integer(0)

@@ -1,13 +1,13 @@
-"""The compiled bodies of :class:`~ustat_pg.distributions.WeightedChi2`: one point, and loops over points.
+"""The compiled bodies of :class:`~ustat_pg.distributions.WeightedChi2`: for one point, and loops over points.
 
-Everything is in units where the greatest weight is 1 and Y = Q / (2 w_max) = Σ μₖ Gamma(mₖ/2), with
+All numbers are in units in which the greatest weight is 1, and Y = Q / (2 w_max) = Σ μₖ Gamma(mₖ/2), with
 M(z) = E exp(z Y) = Π (1 - μₖ z)^{-mₖ/2}. With ζ = z y and a path through a saddle point ζ₀,
 
     sf(y) = (1/2πi) ∫ M e^{-ζ}/ζ dζ  (0 < ζ₀ < y),   cdf(y) = -(1/2πi) ∫ M e^{-ζ}/ζ dζ  (ζ₀ < 0),
 
-and the density y f(y) is the integral without 1/ζ. The smaller of the two tails is computed, so
-nothing cancels and its relative accuracy holds as far as numbers reach; what underflows stays in a
-logarithm.
+The density y f(y) is the integral without 1/ζ. The code computes the smaller of the two tails, so
+nothing cancels and the relative accuracy stays full over the range of floats; a tail that would
+underflow is returned as its logarithm.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from ..execution.compiled import body
 
 AGREE = 3e-10
-"""How far the sums at a step and at its double may differ, of the tail and of the density.
+"""The largest allowed difference between sums at a step and at twice the step, for tail and density.
 
-The finer sum errs by about the square, but a factor of thousands goes with it where one weight
-stands far above very many: 1e-8, and the tail alone, let errors of 1e-10 pass.
+The error of the finer sum is about the square of this, times some thousands if one weight
+is far above very many others. A limit of 1e-8, or a test of the tail only, let errors of 1e-10 pass.
 """
 
 LANES = 8
-"""Nodes side by side; a constant, so that loops over them become vector instructions."""
+"""Nodes that are computed together; a constant, so that loops over them become vector instructions."""
 
 STEPS = 200
-"""Newton's steps to a quantile at most."""
+"""The largest number of Newton steps to a quantile."""
 
 _ANGLE = np.deg2rad(42.0)
 _COT = 1.0 / np.tan(_ANGLE)
@@ -48,11 +48,11 @@ ROWS = 7
 def _saddle(y, upper, mu, inverse, gap, count):
     """The saddle point to a few percent: -ζ₀ in the lower tail, y - ζ₀ in the upper.
 
-    At ζ = z y it solves Σ ½ mₖ μₖ/(1 - μₖ z) = y + 1/z. Only the path depends on it, not the value.
+    At ζ = z y it solves Σ ½ mₖ μₖ/(1 - μₖ z) = y + 1/z. The path depends on it, but the value does not.
     """
     groups = len(mu)
     if not upper:
-        # 1/total is concave and increasing in p, and nearly linear: Newton's steps on it cannot
+        # 1/total is concave and increasing in p, and nearly linear: Newton steps on it cannot
         # overshoot, and p >= 1 at the root.
         p = 1.0
         for _ in range(60):
@@ -71,8 +71,8 @@ def _saddle(y, upper, mu, inverse, gap, count):
     mean = 0.0
     for k in range(groups):
         mean += 0.5 * count[k] * mu[k]
-    # Both ends solve a/d = 1 + 1/(y - d): the greatest weight alone gives less than the sum of all,
-    # and all with their own μₖ y/d give more.
+    # Both ends solve a/d = 1 + 1/(y - d). The greatest weight alone gives less than the sum of all weights,
+    # and all weights with their own μₖ y/d give more.
     low, high = 0.0, 0.0
     for end in range(2):
         a = 0.5 * count[0] if end == 0 else mean
@@ -95,7 +95,7 @@ def _saddle(y, upper, mu, inverse, gap, count):
             low = d
         else:
             high = d
-        # Newton on 1/total - 1/wanted, both nearly linear in d.
+        # Newton on 1/total - 1/wanted, where both terms are nearly linear in d.
         falls = 1.0 / ((y - d) * wanted)
         derivative = slope / total / total + falls * falls
         new = d - (1.0 / total - 1.0 / wanted) / derivative
@@ -112,8 +112,8 @@ def _saddle(y, upper, mu, inverse, gap, count):
 def _product(q, count, scratch):
     """Multiply Π (1 - qₖ Δ)^{mₖ} at the nodes Δ in ``scratch``, all with Im Δ >= 0.
 
-    Each factor turns clockwise by less than π, so a product that comes from below the real axis to
-    above it has crossed the negative half: the square root's branch is the parity of these.
+    Each factor turns clockwise by less than π. So a product that moves from below the real axis to
+    above it has crossed the negative half. The parity of these crossings gives the square root's branch.
     """
     pr, pi, sign = scratch[_PR], scratch[_PI], scratch[_SIGN]
     re, im, log, phase = scratch[_RE], scratch[_IM], scratch[_LOG], scratch[_PHASE]
@@ -155,7 +155,7 @@ def _product(q, count, scratch):
 
 @body
 def _nodes(e, grow, a, b, q, count, scratch):
-    """Fill ``scratch`` with the next nodes Δ and M e^{-ζ} dζ/(i dt) there, over its value at ζ₀.
+    """Fill ``scratch`` with the next nodes Δ and M e^{-ζ} dζ/(i dt) there, divided by its value at ζ₀.
 
     Returns:
         e^t at the last node, and the size of the integrand there.
@@ -195,14 +195,14 @@ def _nodes(e, grow, a, b, q, count, scratch):
 
 @body(inline=True)
 def _over(gr, gi, re, im, zeta):
-    """Re (g / ζ) at ζ = ``zeta`` + re + i im: over ``zeta``, whose square may overflow."""
+    """Re (g / ζ) at ζ = ``zeta`` + re + i im: first divided by ``zeta``, because its square may overflow."""
     zr, zi = 1.0 + re / zeta, im / zeta
     return (gr * zr + gi * zi) / (zr * zr + zi * zi) / zeta
 
 
 @body
 def _integral(step, zeta, a, b, q, count, scratch):
-    """Trapezoid sums relative to M e^{-ζ} at ζ₀: tail and density, then both at the double step."""
+    """Trapezoid sums relative to M e^{-ζ} at ζ₀: tail and density, then both at twice the step."""
     grow = np.exp(step)
     e = 1.0
     tail = 0.5 * b / zeta
@@ -250,7 +250,7 @@ def _path(y, upper, mu, inverse, gap, count, q):
         kappa_2 += 0.5 * count[k] * v * v
         kappa_3 += count[k] * v * v * v
         largest = max(largest, v)
-        # One logarithm for many factors.
+        # Takes one logarithm for many factors.
         if count[k] == 1.0 and 1e-100 < base < 1e100:
             product *= base
             if not 1e-100 < product < 1e100:
@@ -270,7 +270,7 @@ def _path(y, upper, mu, inverse, gap, count, q):
     b = _COT / (2.0 * bend)
     a = b * _COT
     radius = a / np.cos(_ANGLE)
-    # How far the path moves, in Im t, until it meets the branch point.
+    # The distance, in Im t, that the path can move before it meets the branch point.
     width = _ANGLE
     near = (a + 1.0 / largest) / radius
     if near < 1.0:
@@ -278,7 +278,7 @@ def _path(y, upper, mu, inverse, gap, count, q):
     curvature = kappa_2 * b * b
     sigma = min(np.sqrt(2.0 * _L / curvature), 0.9 * width)
     step = 2.0 * np.pi * sigma / (_L + 0.5 * curvature * sigma * sigma)
-    # Where the pole at 0 lies, in Im t.
+    # The position of the pole at 0, in Im t.
     pole = 0.0
     if upper:
         place = (a - zeta) / radius
@@ -293,7 +293,7 @@ def _path(y, upper, mu, inverse, gap, count, q):
 
 @body
 def _point(y, upper, mu, inverse, gap, count, q, scratch):
-    """The logarithm of the tail at y, the density over it, and the error estimated.
+    """The logarithm of the tail at y, the density divided by it, and the estimated error.
 
     Returns:
         log tail; y f(y) / tail = d log tail / d log y up to its sign; relative error.
@@ -317,12 +317,12 @@ def _point(y, upper, mu, inverse, gap, count, q, scratch):
 
 @body
 def on_one_path(points, middle, upper, mu, inverse, gap, count, q, scratch, values):
-    """Fill ``values`` (2, n) as ``_point`` would, all on the path of the point ``middle``.
+    """Fill ``values`` (2, n) as ``_point`` would, but use the path of the point ``middle`` for all.
 
     The products over the weights are then formed once for all points.
 
     Returns:
-        The largest relative error estimated.
+        The largest estimated relative error.
     """
     n = len(points)
     scale, zeta, a, b, step, pole = _path(middle, upper, mu, inverse, gap, count, q)
@@ -366,14 +366,14 @@ def on_one_path(points, middle, upper, mu, inverse, gap, count, q, scratch, valu
             density = sums[2, i] * step / np.pi
             off = (points[i] - middle) / middle
             if pole > 0.0:
-                # The residue at ζ = 0, over what all is divided by: e^{-ζ y/middle} at ζ₀ is not 1.
+                # The residue at ζ = 0, divided by the common factor, because e^{-ζ y/middle} at ζ₀ is not 1.
                 size = np.exp(off * zeta)
                 tail -= size / np.expm1(2.0 * np.pi * pole / step)
                 coarse -= size / np.expm1(np.pi * pole / step)
             error = max(abs(1.0 - coarse / tail), abs(1.0 - 2.0 * sums[3, i] / sums[2, i]))
             if not (error <= worst and tail > 0.0):
                 worst = error if tail > 0.0 else np.inf
-            # Off their own path terms cancel, and leave their rounding.
+            # Away from a point's own path, terms cancel and leave their rounding errors.
             if sums[5, i] > _CANCEL * sums[2, i] or sums[4, i] * step > _CANCEL * np.pi * tail:
                 return np.inf
             values[0, i] = scale - off * zeta + np.log(tail)
@@ -386,17 +386,17 @@ def on_one_path(points, middle, upper, mu, inverse, gap, count, q, scratch, valu
 
 @body
 def log_tails(x, top, mean, mu, inverse, gap, count, out):
-    """Fill ``out`` (3, n): log of the smaller tail, log of x f(x) over it, 1.0 where it is sf.
+    """Fill ``out`` (3, n): log of the smaller tail, log of x f(x) divided by it, 1.0 if that tail is sf.
 
     Arguments:
         x: points (n,), positive and finite.
         top: the greatest weight.
         mean: E Y = ½ Σ mₖ μₖ.
-        mu: weights over the greatest, (g,), falling; ``inverse`` 1/μ, ``gap`` 1 - μ.
-        count: number of times that each occurs, (g,).
+        mu: weights divided by the greatest, (g,), in decreasing order; ``inverse`` 1/μ, ``gap`` 1 - μ.
+        count: the number of times that each weight occurs, (g,).
 
     Returns:
-        The largest relative error estimated at the double step, about the root of the true one.
+        The largest relative error estimated at twice the step, about the square root of the true error.
     """
     q = np.empty(len(mu))
     scratch = np.empty((ROWS, LANES))
@@ -424,8 +424,8 @@ def log_tails(x, top, mean, mu, inverse, gap, count, out):
 def quantiles(target, is_upper, top, mean, mu, inverse, gap, count, out):
     """Fill ``out`` (n,) with the x whose tail has the logarithm ``target`` (n,), finite.
 
-    Newton's steps, in log x for the lower tail and in x for the upper, where the logarithm of the
-    tail is nearly linear; a bracket keeps them, though they hardly ever need it.
+    Newton steps, in log x for the lower tail and in x for the upper, where the logarithm of the
+    tail is nearly linear; a bracket limits them, though this is rarely needed.
     """
     q = np.empty(len(mu))
     scratch = np.empty((ROWS, LANES))
@@ -453,7 +453,7 @@ def quantiles(target, is_upper, top, mean, mu, inverse, gap, count, out):
         for _ in range(STEPS):
             log, ratio, _ = _point(y, False, mu, inverse, gap, count, q, scratch)
             if y <= _TINY and log >= target[i]:
-                # Below it the tail is a power of x.
+                # Below this point the tail is a power of x.
                 power = (target[i] - log) / (0.5 * count.sum())
                 out[i] = np.exp(np.log(_TINY) + np.log(top) + _LOG_TWO + power)
                 break

@@ -1,4 +1,4 @@
-"""The compiled bodies of panels: Chebyshev polynomials that stand for many points."""
+"""The compiled bodies of panels: Chebyshev polynomials that replace the computation at many points."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PANEL = 5e-14
 
 @body
 def panel(low, high, upper, top, mu, inverse, gap, count):
-    """Chebyshev coefficients (2, 24) of both logarithms between two points, and the error left.
+    """Chebyshev coefficients (2, 24) of both logarithms between two points, and the remaining error.
 
-    In the upper tail they are functions of x, in the lower of log x, where they are nearly linear.
+    They are functions of x in the upper tail and of log x in the lower, where they are nearly linear.
     Arguments are in units of x; ``low`` and ``high`` are logarithms in the lower tail.
     """
     q = np.empty(len(mu))
@@ -40,7 +40,7 @@ def panel(low, high, upper, top, mu, inverse, gap, count):
             coefficients[row, k] = total * (1.0 if k == 0 else 2.0) / nodes
         largest = np.abs(values[row]).max()
         left = max(abs(coefficients[row, nodes - 1]), abs(coefficients[row, nodes - 2]))
-        # The values' own rounding grows with their size.
+        # The rounding error of the values grows with their size.
         worst = max(worst, left / (_PANEL + 4e-16 * largest))
     return coefficients, worst <= 1.0
 
@@ -69,8 +69,8 @@ def interpolate(x, low, high, upper, coefficients, out):
 def invert(target, low, high, upper, coefficients, out):
     """Fill ``out`` (n,) with the x of a panel whose tail has the logarithm ``target`` (n,).
 
-    Newton's steps, as :func:`quantiles` takes them, with the panel as their bracket, or a little more
-    of it, since rounding may put the point of an edge beside it.
+    Newton steps, as in :func:`quantiles`. Their bracket is a little wider than the panel,
+    because rounding may put a point at the edge slightly outside it.
     """
     width = high - low
     for i in range(len(target)):

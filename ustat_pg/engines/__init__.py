@@ -1,8 +1,8 @@
-"""Engines: what loops one replication's arithmetic over outcomes or over random draws.
+"""Engines, which repeat one replication's arithmetic over all outcomes or over random draws.
 
-``exact`` enumerates every outcome, ``reference`` is plain NumPy written to be read, ``cpu`` is the
-same compiled, ``cuda`` the same on a GPU. A cell says what is drawn, a gradient at fixed parameters
-(:class:`GradientCell`), and has one door, ``cell.measure(engine, quantities)``.
+``exact`` enumerates every outcome, ``reference`` is readable plain NumPy, ``cpu`` is the
+same compiled, ``cuda`` the same on a GPU. A cell describes the draws of a gradient at fixed parameters
+(:class:`GradientCell`). Its one entry point is ``cell.measure(engine, quantities)``.
 """
 
 import lazy_loader

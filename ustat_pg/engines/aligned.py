@@ -1,4 +1,4 @@
-"""Arrays for the lanes of the cpu engines: no vector of them lies across two cache lines."""
+"""Arrays for the lanes of the cpu engines. No vector of them crosses the border of a cache line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from ..execution.compiled import body
 
 LINE = 8
-"""Numbers in a cache line."""
+"""The number of 64-bit numbers in a cache line."""
 
 
 @body(apart=True)
 def empty_lines(numbers):
-    """Numbers of 64 bits that begin where a cache line does, not filled, (numbers,)."""
+    """An uninitialised array of 64-bit numbers that starts at a cache line, (numbers,)."""
     whole = np.empty(numbers + LINE)
     skipped = -(whole.ctypes.data // 8) % LINE
     return whole[skipped : skipped + numbers]

@@ -1,4 +1,4 @@
-"""The common part of all cells: what plans, blocks and verdicts need, and the sums of a block."""
+"""The base of all cells, which plans, blocks and verdicts need, and the sums of a block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEEDS = ("constant", "value", "optimal_baseline", "squared_norms")
 """Arguments that engines can give an advantage function besides the rewards."""
 
 RUNNABLE = tuple(name for name, record in ESTIMATORS.items() if set(record.needs) <= set(NEEDS))
-"""The estimators that engines can run by their name and at most a constant."""
+"""The estimators that engines can run when they know only a name and perhaps a constant."""
 
 OUTPUTS_OF_A_GRADIENT = 256
 """Outputs of a training run that count as one replication of a gradient in a budget."""
@@ -55,17 +55,17 @@ class Draws:
 
 @dataclass(frozen=True)
 class Estimator:
-    """A gradient estimator: one by its name, or any function that gives advantages.
+    """A gradient estimator: a known one by its name, or any function that returns advantages.
 
     Arguments:
-        name: one that the library knows, or a label of your own where ``function`` is given.
-        constant: the number subtracted, of the estimator constant.
-        function: (rewards S + (B, G), :class:`Draws`) to advantages S + (B, G); engines that are
-            compiled refuse it.
-        within_rewards: whether the baseline of the function never lies outside the range of the group's
-            rewards, as a median does not: intervals of simulations need to know how far it may go.
-        values: V_φ(x), the number subtracted at each prompt, of the estimator critic; gradients at
-            fixed parameters alone take it.
+        name: a name that the library knows, or your own label if ``function`` is given.
+        constant: the number that the estimator ``constant`` subtracts.
+        function: maps (rewards S + (B, G), :class:`Draws`) to advantages S + (B, G);
+            compiled engines refuse it.
+        within_rewards: whether the function's baseline always lies within the range of the group's
+            rewards, as a median does; intervals of simulations need this bound.
+        values: V_φ(x), the number that the estimator ``critic`` subtracts at each prompt; only gradients
+            at fixed parameters accept it.
 
     >>> Estimator("rloo").name
     'grpo'
@@ -100,14 +100,14 @@ class Estimator:
 
     @property
     def label(self) -> str:
-        """How results call it."""
+        """The estimator's name in results."""
         if self.values is not None:
             return f"critic={digest(self.values)}"
         return self.name if self.constant is None else f"constant={self.constant!r}"
 
     @property
     def record(self) -> Record:
-        """The known facts about it; few for a function."""
+        """The known facts about the estimator; for a function these are few."""
         if self.function is not None:
             return Record(self.name, within_rewards=self.within_rewards)
         return registry.record_of(self.name)
@@ -135,8 +135,8 @@ class Estimator:
         return advantages(self.name, rewards, **known)
 
     def by_count(self, group_size: int) -> tuple[Array, Array]:
-        """The advantages of a success and of a failure by the number of successes, (G+1,) each, of an
-        estimator that with rewards 0 and 1 is such a table; 0 where there is none of them.
+        """The advantages of a success and of a failure by the number of successes, (G+1,) each, for an
+        estimator that is such a table with rewards 0 and 1; the entry is 0 if no such output exists.
         """
         place = np.arange(group_size)
         groups = (place < np.arange(group_size + 1)[:, None]).astype(np.float64)
@@ -144,11 +144,11 @@ class Estimator:
         return np.append(0.0, table[1:, 0]), np.append(table[:-1, -1], 0.0)
 
     def baseline_values(self, problem: SoftmaxBandit) -> Array | None:
-        """b(x) where the baseline depends on the prompt only, (X,); else None."""
+        """b(x), (X,), if the baseline depends on the prompt only; otherwise None."""
         if not self.record.of_prompt:
             return None
         none = np.zeros((problem.contexts, 1))
-        # A reward of 0 less the baseline.
+        # The reward 0 minus the baseline.
         return np.asarray(0.0 - self._of_problem(problem, none)[:, 0])
 
     def _of_problem(
@@ -158,7 +158,7 @@ class Estimator:
         contexts: Integers | slice = slice(None),
         squared_norms: Array | None = None,
     ) -> Array:
-        # From the outcomes, not from the moments that predictions read: evidence shares no code.
+        # Computed from the outcomes, not from the moments in predictions, because evidence shares no code.
         outcomes = problem.outcomes
         rows = np.arange(problem.contexts)[:, None]
         if self.values is not None and len(self.values) != problem.contexts:
@@ -194,15 +194,15 @@ class Estimator:
 
 @dataclass(frozen=True, eq=False)
 class MomentSums:
-    """Count, mean and centred cross products of some quantities: all that a block leaves behind.
+    """Count, mean and centred cross products of some quantities, the complete result of a block.
 
     Merging follows Chan, Golub and LeVeque (1979).
 
     Arguments:
-        n: replications; 0 where the mean is an enumerated one.
+        n: number of replications; 0 if the mean is enumerated.
         mean: (Q,).
         products: Σ (q - mean)(q - mean)ᵀ, (Q, Q).
-        counts: histograms by the label of their quantity, of those that keep one.
+        counts: histograms by the label of their quantity, for quantities that keep one.
 
     >>> one, two = MomentSums.of([[1.0], [3.0]]), MomentSums.of([[5.0]])
     >>> merged = one.merge(two)
@@ -233,7 +233,7 @@ class MomentSums:
     def merge(self, other: MomentSums) -> MomentSums:
         """The sums of both samples together."""
         if not self.n or not other.n:
-            raise ValueError("enumerated means are not merged")
+            raise ValueError("enumerated means cannot be merged")
         n = self.n + other.n
         shift = other.mean - self.mean
         return MomentSums(
@@ -245,17 +245,17 @@ class MomentSums:
 
     @cached_property
     def covariance(self) -> Array:
-        """Unbiased covariance of the quantities, (Q, Q); 0 where the means are exact."""
+        """Unbiased covariance of the quantities, (Q, Q); 0 if the means are exact."""
         return self.products / max(self.n - 1, 1)
 
     @property
     def standard_error(self) -> Array:
-        """Standard errors of the means, (Q,); 0 where these are exact."""
+        """Standard errors of the means, (Q,); 0 if the means are exact."""
         return np.asarray(np.sqrt(self.covariance.diagonal() / max(self.n, 1)))
 
 
 class Quantity(Protocol):
-    """A quantity measured on a cell, one number a replication."""
+    """A quantity measured on a cell: one number per replication."""
 
     @property
     def label(self) -> str:
@@ -278,11 +278,11 @@ class Replications:
 
 
 ENGINES = ("exact", "reference", "cpu", "cuda")
-"""The engines of a gradient that come with the library."""
+"""The engines for gradients that are part of the library."""
 
 
 class Cell(ABC):
-    """One point of a claim's design: what is drawn, as plans, blocks and verdicts see it."""
+    """One point of a claim's design: the draws as plans, blocks and verdicts see them."""
 
     group_size: int
     batch_size: int
@@ -290,59 +290,59 @@ class Cell(ABC):
     """The minibatches of one replication."""
 
     engines: tuple[str, ...]
-    """The engines that measure the cell."""
+    """The engines that can measure the cell."""
 
     measures: tuple[type, ...] = ()
-    """The quantities that it has."""
+    """The quantities of the cell."""
 
     settles: bool = True
-    """Whether every mean that can be enumerated is found; else it is NaN where it is uncertain."""
+    """Whether every mean that can be enumerated is certain; if not, an uncertain mean is NaN."""
 
     bounded: bool = True
-    """Whether ranges bound what is measured; else means are taken to be nearly normal."""
+    """Whether the quantities have known ranges; if not, means are assumed to be nearly normal."""
 
     least: int = 1
-    """The fewest replications that a verdict reads: means of few may be far from nearly normal."""
+    """The fewest replications for a verdict, because a mean of few may be far from normal."""
 
     reserve: float = 1.0
-    """The factor of replications beyond those that a pilot asks for."""
+    """The factor by which a plan exceeds the replications that a pilot asks for."""
 
     looks: int = 2
-    """The most looks at verdicts, each with twice as many replications as the last: a pilot that met
-    too few rare draws is a poor guide.
+    """The most looks at verdicts, each with twice as many replications as the last. A pilot that met
+    too few rare draws gives a poor estimate.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The address of the draws, and a digest of all that is not in it."""
+        """The address of the draws, and a digest of all that the address leaves out."""
 
     @property
     @abstractmethod
     def block(self) -> int:
-        """The replications in a block."""
+        """The number of replications in a block."""
 
     @property
     def outputs(self) -> int:
-        """The outputs drawn in one replication: T B G."""
+        """The number of outputs drawn in one replication: T B G."""
         return self.steps * self.batch_size * self.group_size
 
     def pilot(self, replications: int) -> int:
-        """The replications that a plan is made from, where blocks are large enough for them."""
+        """The number of replications from which a plan is made, if blocks are large enough."""
         return max(min(256, self.block), min(replications, self.block // 4))
 
     def budget(self, replications: int) -> int:
-        """The replications that cost as much as this number of a gradient: one for 256 outputs."""
+        """The replications that cost as much as this many of a gradient: one per 256 outputs."""
         return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
 
     def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
-        """What a block measures where these quantities are asked for: all that comes with them, so that
-        those who ask for others share it.
+        """The quantities that a block measures if these are requested. It adds related ones, so that
+        requests for other quantities can use the same block.
         """
         return quantities
 
     def shown(self, blocks: float) -> float:
-        """The blocks of a figure's point that wants this many replications."""
+        """The blocks for a point of a figure that needs this many replications."""
         return blocks
 
     def __eq__(self, other: object) -> bool:
@@ -352,31 +352,31 @@ class Cell(ABC):
         return hash(self.name)
 
     def engine(self, name: str) -> str:
-        """The engine that runs the cell in the place of that one: where one alone draws, this one."""
+        """The engine that really runs the cell if that one is requested; some cells have only one."""
         drawing = [engine for engine in self.engines if engine != "exact"]
         return name if len(drawing) > 1 else drawing[0]
 
     def on(self, device: str) -> Cell:
-        """The cell with its gradients on cpu, cuda or cuda:N, unless it names a device itself."""
+        """The cell with its gradients on cpu, cuda or cuda:N, unless the cell already names a device."""
         return self
 
     @abstractmethod
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value of a quantity, or numbers beyond them."""
+        """The least and the greatest value of a quantity, or looser bounds."""
 
     @cached_property
     def _ends(self) -> dict[Quantity, tuple[float, float]]:
         return {}
 
     def ends(self, quantity: Quantity) -> tuple[float, float]:
-        """The range of a quantity, found once."""
+        """The range of a quantity, which is computed once."""
         if quantity not in self._ends:
             self._ends[quantity] = self.range(quantity)
         return self._ends[quantity]
 
     @abstractmethod
     def rounding(self, quantity: Quantity) -> float:
-        """The most that the enumerated mean of a quantity may be off by."""
+        """The largest possible error of the enumerated mean of a quantity."""
 
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse a quantity that the cell does not have."""
@@ -395,7 +395,7 @@ class Cell(ABC):
         """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
 
     def effort(self, quantities: Sequence[Quantity]) -> float:
-        """Roughly how long enumeration takes, to compare cells of one class: a gradient's unit is an
+        """The rough time of an enumeration, to compare cells of one class. The unit for gradients is one
         advantage.
         """
         return float(len(quantities))
@@ -412,13 +412,13 @@ class Cell(ABC):
         """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
 
         Arguments:
-            engine: one of :attr:`engines`.
-            quantities: what is measured.
+            engine: a name in :attr:`engines`.
+            quantities: the quantities to measure.
             seed: seed of the draws, a whole number of at least 0; the exact engine has none.
 
         Raises:
-            InputError: an unknown engine or quantity, an estimator that the engine does not know,
-                a library or a device that is not there, or replications outside the addresses.
+            InputError: the engine or quantity is unknown, the engine does not know an estimator,
+                a library or a device is missing, or replications are outside the addresses.
             InfeasibleError: the exact engine would have too much to enumerate.
         """
         self.require_quantities(quantities)
@@ -435,11 +435,11 @@ class Cell(ABC):
 
     @abstractmethod
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
-        """The sums of a block, of quantities that are the cell's own."""
+        """The sums of a block, for quantities of this cell."""
 
 
 def block_of(seed: int, first: int, replications: int) -> Replications:
-    """The replications of a block; none at all, or any outside the addresses, are refused."""
+    """The replications of a block. An empty block, or one outside the addresses, is refused."""
     integer("replications", replications)
     if integer("first replication", first, 0) + replications > 2**63:
         raise InputError(f"first replication is {first}: replications end at 2^63")

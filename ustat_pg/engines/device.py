@@ -1,7 +1,7 @@
 """A CUDA device: its memory, and how kernels are launched on it.
 
-Where there is no device, numba's simulator can stand in for tests of small sizes, in a process of
-its own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
+Without a device, tests of small sizes can use numba's simulator, in a process of
+their own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SHARED_BYTES = 48 * 1024
 """The shared memory that every device gives a thread block."""
 
 _FIRST_CALL = Lock()
-"""numba calls a driver initialised before it is: a second thread would then find it uninitialised."""
+"""A lock: numba reports a driver as initialised too early, and a second thread would then fail."""
 
 _SETTINGS: Any = config
-# The last chunk of a block is a small grid: that is no news.
+# The last chunk of a block is a small grid, so the warning is not useful.
 _SETTINGS.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
@@ -32,14 +32,14 @@ SIMULATED = bool(_SETTINGS.ENABLE_CUDASIM)
 
 
 if SIMULATED:
-    # The simulator has no warps: its threads meet in Python.
+    # The simulator has no warps, so its threads synchronise in Python.
     _MEETINGS: dict[tuple[int, int, int], Barrier] = {}
     _HELD: dict[tuple[int, int], Any] = {}
     _MADE = Lock()
     PATIENCE = 60.0
 
     def device_function(function: Any) -> Any:
-        """A function that kernels call."""
+        """A device function, which kernels call."""
         return function
 
     def _meeting(lanes: int) -> tuple[int, int, Barrier]:
@@ -50,11 +50,11 @@ if SIMULATED:
             return block, number, _MEETINGS.setdefault(where, Barrier(lanes))
 
     def meet(lanes: int) -> None:
-        """Wait until all lanes of a team of this size are here, and see what they wrote."""
+        """Wait until all lanes of a team of this size arrive; their writes are then visible."""
         _meeting(lanes)[2].wait(PATIENCE)
 
     def total(value: float, lanes: int) -> float:
-        """The sum of a number over the lanes of a team of this size, the same in each."""
+        """The sum of a number over the lanes of a team of this size; each lane gets the same sum."""
         block, number, barrier = _meeting(lanes)
         offset = lanes // 2
         while offset > 0:
@@ -81,13 +81,13 @@ else:
 
     @device_function
     def meet(lanes):
-        """Wait until all lanes of a team of this size are here, and see what they wrote."""
+        """Wait until all lanes of a team of this size arrive; their writes are then visible."""
         if lanes > 1:
             cuda.syncwarp(_mask(lanes))
 
     @device_function
     def total(value, lanes):
-        """The sum of a number over the lanes of a team of this size, the same in each."""
+        """The sum of a number over the lanes of a team of this size; each lane gets the same sum."""
         offset = lanes // 2
         while offset > 0:
             value += cuda.shfl_xor_sync(_mask(lanes), value, offset)
@@ -102,7 +102,7 @@ else:
 
 @device_function
 def index(i):
-    """An index that does not count from the end, which saves a look at its sign."""
+    """An unsigned index. It cannot count from the end, so no check of its sign is needed."""
     return np.uint64(i)
 
 
@@ -111,7 +111,7 @@ def require_device() -> None:
     if _SETTINGS.ENABLE_CUDASIM:
         if not _SETTINGS.DISABLE_JIT:
             raise InputError(
-                "the CUDA simulator cannot call compiled functions: set NUMBA_DISABLE_JIT=1 beside "
+                "the CUDA simulator cannot call compiled functions: set NUMBA_DISABLE_JIT=1 and "
                 "NUMBA_ENABLE_CUDASIM=1"
             )
         return
@@ -134,14 +134,14 @@ _OWN = local()
 
 
 def stream() -> Any:
-    """The thread's own queue of the device: blocks of several threads run side by side."""
+    """The thread's own stream of the device, so that blocks of several threads run in parallel."""
     if not hasattr(_OWN, "stream"):
         _OWN.stream = cuda.stream()
     return _OWN.stream
 
 
 def upload(value: Any) -> Any:
-    """A tuple of tuples, arrays and numbers with its arrays on the device."""
+    """A copy of a nested tuple of arrays and numbers, with its arrays on the device."""
     if isinstance(value, np.ndarray):
         return cuda.to_device(np.ascontiguousarray(value))
     if isinstance(value, tuple):

@@ -23,7 +23,7 @@ def words_at(block, slot, rep, key):
 
 @body(inline=True)
 def other_place(word, place, total):
-    """Where a step of a shuffle (Fisher-Yates) finds what it puts at a place: there or behind it."""
+    """The place that a step of a shuffle (Fisher-Yates) swaps with the current one: this or a later place."""
     return place + ((word * (total - place)) >> 32)
 
 
@@ -44,7 +44,7 @@ LOW, HALF = np.uint64(rng.MASK), np.uint64(32)
 
 @body(inline=True)
 def words_of_32(block, slot, low, high, key):
-    """The same words in numbers of 32 bits, which a device multiplies in one step."""
+    """The same words as 32-bit numbers, which a device multiplies in one step."""
     c0, c1, c2, c3 = np.uint32(block), np.uint32(slot), low, high
     k0, k1 = key
     for _ in range(rng.ROUNDS):

@@ -1,11 +1,11 @@
-"""Exact means and errors of gradient estimates, whatever the estimator: every outcome is enumerated.
+"""Exact means and errors of gradient estimates of any estimator, by enumeration of every outcome.
 
-What has no closed form has these, on problems with few enough outcomes:
+They replace closed forms where none exists, on problems with few enough outcomes:
 
     E ĝ = Σ_x Σ_k w(x, k) s(x, k),    w(x, k) = E (1/BG) Σ_b Σᵢ A_{b,i} 1{prompt b is x, output i is k}.
 
-An estimator by name looks at one group alone, and prompts that are drawn independently are enumerated one at
-a time. A function may look at all of a minibatch and at the order of a group: all is enumerated.
+A named estimator reads one group only, and prompts that are drawn independently are enumerated one at
+a time. A function may read the whole minibatch and the order of a group, so all of it is enumerated.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .gradients.exact import measure, minibatches, prompts_of
 
 @dataclass(frozen=True, eq=False)
 class EnumeratedMse(Shown):
-    """The MSE E‖ĝ - g‖² of a minibatch gradient and what it is made of, every outcome enumerated.
+    """The MSE E‖ĝ - g‖² of a minibatch gradient and its parts, by enumeration of every outcome.
 
-    Terms as in :class:`~ustat_pg.predictions.MsePrediction`, which closed forms fill.
+    The terms are those of :class:`~ustat_pg.predictions.MsePrediction`, which uses closed forms.
 
     Arguments:
         mse: prompt_term + first_order_term + second_order_term + squared_bias.
         squared_bias: ‖E ĝ - g‖².
         mean: E ĝ, (d,).
-        noise_to_signal: tr Cov ĝ / ‖E ĝ‖²; None where the mean gradient is 0.
-        cosine: of the angle between E ĝ and g; None where either is 0.
-        prompt_term: part from the choice of prompts. This and what follows is None of a function.
-        first_order_term: part from single outputs: G tr Cov E[ĝ | x, one output] over B.
-        second_order_term: part from outputs together.
-        mean_factor: ⟨E ĝ, g⟩/‖g‖² at each prompt, (X,): an estimator may turn the gradient as well.
+        noise_to_signal: tr Cov ĝ / ‖E ĝ‖²; None if the mean gradient is 0.
+        cosine: the cosine of the angle between E ĝ and g; None if either is 0.
+        prompt_term: the part from the choice of prompts. This and the next terms are None for a function.
+        first_order_term: the part from single outputs: G tr Cov E[ĝ | x, one output] / B.
+        second_order_term: the part from several outputs together.
+        mean_factor: ⟨E ĝ, g⟩/‖g‖² at each prompt, (X,): an estimator may also change the direction.
     """
 
     mse: float
@@ -63,15 +63,15 @@ def enumerate_mse(
     """The exact MSE of a minibatch gradient of any estimator, by enumeration.
 
     Arguments:
-        problem: what the policy is trained on.
-        estimator: a name that engines know, or an :class:`~ustat_pg.engines.Estimator`, with a function of
-            your own, a constant or a critic.
-        group_size: G >= 1; more where the estimator leaves an output out.
+        problem: the training problem.
+        estimator: a name that engines know, or an :class:`~ustat_pg.engines.Estimator` with your own
+            function, a constant or a critic.
+        group_size: G >= 1, or G >= 2 if the estimator leaves an output out.
         batch_size: B >= 1.
         design: one of :data:`~ustat_pg.sampling.designs.DESIGNS`.
 
     Raises:
-        InputError: any of these is not as said.
+        InputError: an argument is not as described.
         InfeasibleError: there are too many outcomes.
 
     >>> from ustat_pg.problems import random_problem
@@ -81,7 +81,7 @@ def enumerate_mse(
     """
     asked = _asked(estimator, group_size)
     ordered = asked.function is not None
-    # One prompt is enough where they are independent: B of them have a B-th of its variance.
+    # One prompt is enough if prompts are independent: the mean of B has 1/B of its variance.
     together = 1 if design == "iid" and not ordered else batch_size
     cell = GradientCell(problem, group_size, together, design)
     GradientCell(problem, group_size, batch_size, design)
@@ -111,7 +111,7 @@ def enumerate_mse(
         parts = {
             "prompt_term": prompt,
             "first_order_term": first,
-            # Below this share of the whole it is what rounding leaves of 0.
+            # A value below this share of the total is a rounding error of 0.
             "second_order_term": second if second > DERIVED * error else 0.0,
             "mean_factor": factors,
         }
@@ -134,7 +134,7 @@ def enumerate_mean(
     batch_size: int = 1,
     design: str = "iid",
 ) -> Array:
-    """E ĝ, the gradient that an estimator follows in the mean, by enumeration: (d,).
+    """E ĝ, the gradient that an estimator follows on average, by enumeration: (d,).
 
     Arguments and errors as for :func:`enumerate_mse`.
 
@@ -165,7 +165,7 @@ def enumerate_weights(
     ordered = asked.function is not None
     cell = GradientCell(problem, group_size, batch_size, design)
     if not ordered:
-        # The mean of a minibatch is that of one prompt's group, however prompts are drawn.
+        # The mean of a minibatch equals the mean of one prompt's group under every design of prompts.
         cell = GradientCell(problem, group_size)
     weights = np.zeros(problem.contexts * problem.arms)
     for draws, chance in minibatches(cell, tuples=ordered):
@@ -205,11 +205,11 @@ def _of_prompts(cell: GradientCell, estimator: Estimator) -> tuple[Array, float,
 
 
 def _given_one_output(cell: GradientCell, estimator: Estimator) -> list[tuple[Array, Array]]:
-    """The weight of each score where one output of the group is known, context by context.
+    """The weight of each score given one known output of the group, for each context.
 
     Returns:
         P(x, o), (O,), and E[Σᵢ Aᵢ 1{arm i = k}/G; x, o], (O, K), for the outputs o of context x: arms,
-        each with its reward. The known one may stand at any place of the group.
+        each with its reward. The known output may be at any place in the group.
     """
     problem, size, arms = cell.problem, cell.group_size, cell.problem.arms
     values = np.unique(problem.outcomes.rewards)

@@ -1,4 +1,4 @@
-"""One numbering of the kinds of estimators, which all compiled bodies read."""
+"""The numbering of the kinds of estimators, which all compiled bodies use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KERNELS = {
 
 
 def kind_of(record: Record, binary: bool) -> int | None:
-    """The number of an estimator, None where no body has it; of two forms the one with fewer sums."""
+    """The number of an estimator, None if no body has it. If two forms exist, the one with fewer sums."""
     forms = [KERNELS[record.kernel]] if record.kernel else []
     if record.by_count and binary:
         forms.append(BY_COUNT)

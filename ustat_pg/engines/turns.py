@@ -1,6 +1,6 @@
-"""Exact means and errors of estimators over turns: every group of episodes is enumerated.
+"""Exact means and errors of estimators over turns: by enumeration of every group of episodes.
 
-Groups are enumerated as multisets, since no scheme looks at the order of a group.
+Groups are enumerated as multisets, because no scheme depends on the order of a group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .base import Array, InfeasibleError
 from .gradients.exact import LIMIT, groups_of
 
 _NUMBERS = 4_000_000
-"""Numbers in an array of a chunk of groups."""
+"""The most numbers in one array of a chunk of groups."""
 
 
 @record()
@@ -44,7 +44,7 @@ class EnumeratedTurns:
 
 
 Advantage = Callable[..., Any]
-"""Advantages (n, G, T) of rewards and reached turns, and of ``states``, all (n, G, T)."""
+"""Advantages (n, G, T) from rewards, reached turns and ``states``, all (n, G, T)."""
 
 
 def enumerate_turns(
@@ -58,12 +58,12 @@ def enumerate_turns(
     """The exact mean and error of an estimator over turns, at one prompt's group.
 
     Arguments:
-        problem: what the policy is trained on, or its list of episodes.
+        problem: the training problem, or its list of episodes.
         scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`, or a function of rewards and reached
-            turns (n, G, T) that gives advantages of that shape and does not look at the order of a group.
+            turns (n, G, T) that returns advantages of that shape and ignores the order of a group.
         group_size: G >= 1.
         by_state: whether the scheme is given the states of turns.
-        options: of :func:`~ustat_pg.estimators.turns`, or of the function.
+        options: options of :func:`~ustat_pg.estimators.turns`, or of the function.
 
     Raises:
         InfeasibleError: there are more than a million groups.
@@ -96,7 +96,7 @@ def enumerate_turns(
 
 
 def _groups(part: Episodes, size: int) -> Iterator[tuple[Array, NDArray[np.int64]]]:
-    """The groups of a prompt's episodes: their chances, and the numbers of their episodes, (n, G)."""
+    """The groups of a prompt's episodes: their probabilities, and the indices of their episodes, (n, G)."""
     count = len(part.probs)
     if (groups := comb(count + size - 1, size)) > LIMIT:
         raise InfeasibleError(

@@ -1,4 +1,4 @@
-"""CountSketch by one compiled pass over the vectors, on a CPU."""
+"""CountSketch in one compiled pass over the vectors, on a CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _loops(
             c, p = divmod(start + done, k)
             count = min(k - p, values.shape[1] - done)
             out, sign = table[i, rows[c] % height], signs[c]
-            # Before the end of the row, and around it.
+            # The entries before the end of the row, then those that wrap around it.
             first = min(count, max(0, k - turns[c] - p))
             for low, high, around in ((0, first, 0), (first, count, k)):
                 entries = values[i, done + low : done + high]

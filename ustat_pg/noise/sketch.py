@@ -1,6 +1,6 @@
-"""CountSketch of vectors that arrive piece by piece.
+"""CountSketch of vectors that arrive in pieces.
 
-Entry p of stretch c goes to place p + t_c of row ρ_c, around the end, with the sign ε_c η_{c+p}.
+Entry p of stretch c goes to place p + t_c of row ρ_c, modulo k, with the sign ε_c η_{c+p}.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Draws = tuple[Tensor, Tensor, Tensor, Tensor]
 _SEED = 20_260_101
 """Seed of the sketches of scores, so that those of different processes can be compared."""
 _TURNED = 2**20
-"""Entries of each vector that are turned at once, few enough for a cache."""
+"""Entries of each vector that are turned together; few enough to fit in a cache."""
 
 
 def pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Stretches of a tensor's numbers in float32, (1, m), and where they begin; none is long."""
+    """Short stretches of a tensor's numbers in float32, (1, m), and the position where each begins."""
     inner = math.prod(values.shape[1:])
     if inner > _TURNED:
         for k, row in enumerate(values):
@@ -38,20 +38,20 @@ def pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
 class Sketch:
     """CountSketch of vectors of d numbers: k numbers whose inner products are unbiased for theirs.
 
-    The c-th stretch of k entries is turned by a random number of places and added, entry p with the sign
-    ε_c η_{c+p}, where a table of hashes would take a random number for each entry. Two entries of
-    different stretches share a number with probability 1/k, wherever they stand, and no two of one stretch
-    do, so the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
-    2 ‖u‖² ‖v‖² / k, and what one turn in k adds, at which all η of two stretches meet their own: as much
-    again at most, where vectors hardly change within a stretch. Without the turn a column of a weight matrix
-    whose width divides k would fall on one number.
+    The c-th stretch of k entries is rotated by a random number of places and added; entry p has the sign
+    ε_c η_{c+p}. A table of hashes would need a random number for each entry. Two entries of
+    different stretches share a number with probability 1/k, whatever their places, and two of one stretch
+    never do. So the variance of ⟨Su, Sv⟩ is that of Charikar, Chen and Farach-Colton (2002), at most
+    2 ‖u‖² ‖v‖² / k, plus a term from the one rotation in k at which all signs η of two stretches agree.
+    The term is at most as large, for vectors nearly constant in a stretch. Without rotation a matrix column
+    would fall on one number if the matrix's width divides k.
     Vectors that have no more than k numbers are kept whole.
 
     Arguments:
         d: entries of a vector.
         numbers: k.
-        like: a tensor of the precision and on the device of the vectors.
-        seed: of the draws; that of all scores unless given.
+        like: a tensor with the precision and the device of the vectors.
+        seed: the seed of the draws; by default the seed for all scores.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Sketch:
         rng = np.random.default_rng(seed)
         bits = rng.integers(0, 2, 2 * stretches + self.numbers) * 2 - 1
         places = rng.integers(0, [[self.numbers], [2**31]], (2, stretches))
-        # How stretches lie to one another is what counts; the first stays, and all of a short vector.
+        # Only the relative rotation of stretches matters, so the first one, or a whole short vector, stays.
         places[0, 0] = 0
         turns, rows = torch.as_tensor(places, device=like.device)
         signs = torch.as_tensor(bits, dtype=like.dtype, device=like.device)
         self._draws = turns, rows, signs[:stretches], signs[stretches:]
 
     def add(self, table: Tensor, start: int, values: Tensor) -> None:
-        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0.
+        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and 0 elsewhere.
 
         ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
-        with M > 1 the table itself is one of M k numbers.
+        with M > 1 the table itself is a sketch of M k numbers.
         """
         fold = by_windows
         if table.device.type == "cpu":
-            # One compiled pass is 13 times as fast, but numba is not needed.
+            # One compiled pass is 13 times as fast, but numba is optional.
             with suppress(ImportError):
                 from .loops import by_loops as fold
         fold(table, values, start, self._draws)
@@ -88,8 +88,8 @@ def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
 
     Arguments:
         table: (r, M, k).
-        values: (r, m), entries ``start`` to ``start`` + m, of the same precision.
-        draws: of all stretches.
+        values: (r, m), entries ``start`` to ``start`` + m, of the table's precision.
+        draws: the draws of all stretches.
     """
     turns, rows, signs, line = draws
     k, stop = table.shape[2], start + values.shape[1]
@@ -101,7 +101,7 @@ def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
         part = torch.nn.functional.pad(part, (low - first * k, last * k - high))
         flips = line[first : last - 1 + k].unfold(0, k, 1)
         signed = part.view(len(part), last - first, k) * flips * signs[first:last, None]
-        # All turns of a stretch are windows of two copies of it.
+        # Each rotation of a stretch is a window of two copies of it.
         windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
         stretches = torch.arange(last - first, device=table.device)
         turned = windows[:, stretches, k - turns[first:last]]

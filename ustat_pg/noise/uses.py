@@ -1,8 +1,8 @@
-"""The gradient in each parameter of a layer, from the layer's input and the gradient of its output.
+"""The gradients for the parameters of a layer, from the layer's input and the gradient of its output.
 
-In a layer's weight it is Σ_t left_i[t] ⊗ right_i[t] over the tokens of completion i, with gradients on one
+For a weight the gradient is Σ_t left_i[t] ⊗ right_i[t] over completion i's tokens, with gradients on one
 side and inputs on the other. A parameter that is used twice, such as an embedding tied to the head,
-has the terms of both uses in one sum, so that inner products have the cross terms.
+has the terms of both uses in one sum, so inner products include the cross terms.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..rounding import SINGLE_GIVEN
 class Use:
     """One use of a parameter: gradients Σ_t left[t] ⊗ right[t] of n completions.
 
-    ``left`` is (n, t, rows), or (n, t) where it is one-hot and holds the rows' numbers, or None
-    where ``right`` (n, size) holds the gradients themselves, as for biases and norms.
+    ``left`` is (n, t, rows), or (n, t) row numbers if it is one-hot, or None
+    if ``right`` (n, size) contains the gradients themselves, as for biases and norms.
     """
 
     left: Tensor | None
@@ -31,7 +31,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Makes the use of a matrix whose left side (0) or right side (1) is read."""
+    """Creates the use of a matrix whose left side (0) or right side (1) is read."""
 
     side: int
 
@@ -42,20 +42,20 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Table:
-    """Makes the use of an embedding."""
+    """Creates the use of an embedding."""
 
     padding: int | None
     rows: int
 
     def __call__(self, read: Tensor, slope: Tensor) -> Use:
-        # Autograd gives the padding row no gradient, so neither does training.
+        # Autograd gives the padding row no gradient, so training does not change that row.
         slope = slope if self.padding is None else slope * (read != self.padding)[..., None]
         return Use(read.reshape(len(read), -1), of_tokens(slope), self.rows)
 
 
 @dataclass(frozen=True)
 class Vector:
-    """Makes the use of a bias, or of a norm's weight, which multiplies ``factor`` of what is read."""
+    """Creates the use of a bias, or of a norm's weight, which multiplies ``factor`` of the input."""
 
     dtype: torch.dtype
     factor: Callable[[Tensor], Tensor] | None = None
@@ -70,12 +70,12 @@ Maker = Matrix | Table | Vector
 
 
 def of_tokens(values: Tensor) -> Tensor:
-    """(n, ..., size) as (n, tokens, size)."""
+    """The values (n, ..., size) in the shape (n, tokens, size)."""
     return values.unsqueeze(1).flatten(1, -2)
 
 
 def makers(module: nn.Module, dtype: torch.dtype = torch.float32) -> dict[str, Maker]:
-    """How the uses of a layer's parameters are made, by their names in it; none of other layers."""
+    """The functions that create the uses of a layer's parameters, by name; empty for unknown layers."""
     forward = type(module).forward
     if forward is nn.Linear.forward:
         return {"weight": Matrix(1), "bias": Vector(dtype)}
@@ -104,8 +104,8 @@ def _normalisation(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], 
         return centred
     if not type(module).__name__.endswith("RMSNorm") or set(module._parameters) != {"weight"}:
         return None
-    # The class itself runs, with other weights: it may well compute in another precision. Its hooks do not,
-    # such as those of FSDP2, which forbids a call of a part before one of the whole.
+    # This runs the class itself with other weights, because it may use another precision. It skips hooks,
+    # such as those of FSDP2, which forbid a call of a part before a call of the whole model.
     forward = getattr(module.forward, "__func__", None)
     if forward is None:
         return None
@@ -121,10 +121,10 @@ def _normalisation(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], 
         return result.to(dtype)
 
     def scaled(read: Tensor) -> Tensor:
-        # The second is zero, but for classes that multiply by 1 + weight.
+        # The second is zero, except for classes that multiply by 1 + weight.
         return with_weight(one, read) - with_weight(zero, read)
 
-    # Classes of that name differ, so their output is compared, not their name.
+    # Classes of that name differ, so this compares outputs and not names.
     with torch.no_grad():
         probe = torch.linspace(-2, 3, 2 * len(weight), dtype=dtype, device=weight.device)
         probe = probe.view(1, 2, -1)

@@ -1,9 +1,9 @@
-"""A meter in verl's engine of FSDP2: ``actor_rollout_ref.model.external_lib=ustat_pg.noise.verl``.
+"""A meter in verl's FSDP2 engine: ``actor_rollout_ref.model.external_lib=ustat_pg.noise.verl``.
 
 verl imports this module in every worker before it chooses an engine. Mini-batches of the first epoch are
 measured, and the actor's metrics get ``actor/noise/signal``, ``actor/noise/k_crit`` and the rest. verl
 reduces gradients once a mini-batch; here it does so after every micro-batch, whose own gradient would be
-lost otherwise. After an error the engine warns once and goes on as verl's.
+lost otherwise. After an error the engine warns once and then works like verl's own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measured(engine: Any) -> Any:
 
         @contextmanager
         def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
-            # All processes reduce alike, until all know that it is off.
+            # All processes reduce in the same way until all know that the meter is off.
             last = is_last_micro_batch or not self._guard.over
             with super()._gradient_sync_context(is_last_micro_batch=last):
                 yield
@@ -53,12 +53,12 @@ def measured(engine: Any) -> Any:
         def train_batch(self, *given: Any, **named: Any) -> Any:
             outputs = super().train_batch(*given, **named)
             metrics = self._safely(self._metrics) or {}
-            # verl joins lists of all processes.
+            # verl concatenates the lists of all processes.
             outputs["metrics"] |= {f"noise/{name}": [value] for name, value in metrics.items()}
             return outputs
 
         def lr_scheduler_step(self) -> Any:
-            # After the last epoch over a batch.
+            # This is reached after the last epoch over a batch.
             self._seen = set()
             return super().lr_scheduler_step()
 
@@ -68,7 +68,7 @@ def measured(engine: Any) -> Any:
                 self._seen, self._rows = set(), set()
             self._close()
             names = micro_batch["uid"]
-            # Equal ones may come as one.
+            # verl may send a single value if all are equal.
             names = [names] * len(micro_batch) if isinstance(names, str) else [*map(str, names)]
             tokens = (row.cpu().numpy().tobytes() for row in micro_batch["input_ids"].unbind())
             self._rows |= set(zip(names, tokens, strict=True))
@@ -85,7 +85,7 @@ def measured(engine: Any) -> Any:
             if self._meter is None:
                 self._guard.gathered()
                 return
-            # A later epoch saw these outputs, and rows that fill a batch up are no outputs.
+            # An earlier epoch already used these outputs, or the rows only pad the batch.
             padded = any(name.startswith("pad") for name, _ in self._rows)
             self._meter.step(counts=not padded and not self._rows <= self._seen)
             self._seen |= self._rows
@@ -114,7 +114,7 @@ def _register() -> None:
         from verl.workers.engine import EngineRegistry
     except ImportError:
         return
-    # Its register() keeps the engine that has a name already, or fails: one is replaced in what it fills.
+    # register() keeps an existing engine of the same name, or fails, so this replaces the registry's entry.
     engines = EngineRegistry._engines["language_model"]["fsdp2"]
     engines |= {key: measured(engine) for key, engine in engines.items()}
 

@@ -1,4 +1,4 @@
-"""The latest steps of a training, as sums: what an estimate and a comparison are made of."""
+"""The latest steps of a training as sums, from which estimates and comparisons are computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .lags import Lagged, Trail
 
 
 class _Held(NamedTuple):
-    """A step that parts no signal from noise by itself: it is measured with the next."""
+    """A step that cannot separate signal from noise alone, so it is measured with the next step."""
 
     rows: Array
     groups: list[Any]
@@ -28,11 +28,11 @@ class _Held(NamedTuple):
 
 
 class Window:
-    """The steps that an estimate is made of.
+    """The steps from which an estimate is computed.
 
     Arguments:
-        size: how many steps at most.
-        optimizer: whose memory pairs of neighbouring steps take; None for no such pairs.
+        size: the largest number of steps.
+        optimizer: its memory weights pairs of neighbouring steps; None for no such pairs.
     """
 
     def __init__(self, size: int, optimizer: Any) -> None:
@@ -68,12 +68,12 @@ class Window:
         """Take up a step.
 
         Arguments:
-            rows: n times what each micro-batch adds to it, (k, numbers).
-            groups: of each micro-batch's completions, each with its prompt, (m, 2).
-            advantages: of each micro-batch's completions; None where they are not known.
-            weights: the same of importance weights.
-            draw: of the sketch.
-            leave_one_out: whether advantages are that, up to a factor.
+            rows: n times the contribution of each micro-batch to the step, (k, numbers).
+            groups: groups of each micro-batch's completions, each with its prompt, (m, 2).
+            advantages: advantages of each micro-batch's completions; None if unknown.
+            weights: importance weights in the same form.
+            draw: the draw of the sketch.
+            leave_one_out: whether the advantages are leave-one-out, up to a factor.
         """
         names = np.unique(np.concatenate(groups), axis=0)
         whole = len(groups) > 1 and len(np.unique(names[:, 1])) > 1
@@ -122,7 +122,7 @@ class Window:
         sizes: Sequence[int] | None,
         population: int | None = None,
     ) -> list[Alternative]:
-        """Noise of other estimators and group sizes."""
+        """The noise of other estimators and group sizes."""
         if len(self._blocks) < 2:
             raise InputError(
                 f"{len(self._blocks)} steps show what other estimators do, and 2 are needed: {self._unknown}"
@@ -130,7 +130,7 @@ class Window:
         return alternatives(self._blocks, estimators, sizes, population)
 
     def state_dict(self) -> dict[str, Any]:
-        """The window, in numbers that JSON takes."""
+        """The window, in numbers that JSON can store."""
         return {
             "taken": self.taken,
             "steps": [row.tolist() for row in self.steps],
@@ -143,7 +143,7 @@ class Window:
         }
 
     def load_state_dict(self, state: dict[str, Any], gradients: bool = True) -> None:
-        """Go on from what :meth:`state_dict` gave, with the gradients in it or without."""
+        """Continue from the result of :meth:`state_dict`, with or without the gradients in it."""
         if any(len(row) != SUMS for row in state["steps"]):
             raise InputError(
                 f"the window is of another release: it has {len(state['steps'][0])} sums of each step, and "
@@ -181,7 +181,7 @@ def _listed(held: _Held) -> list[Any]:
 
 
 def _sums(parts: list[_Held], leave_one_out: bool) -> Array:
-    """The sums of a step; of two as one, products of all pairs, and the rest a mean over both."""
+    """The sums of a step. Two steps taken as one have products of all pairs, and means of the other sums."""
 
     def of(several: list[_Held]) -> Array:
         rows = np.concatenate([part.rows for part in several])
@@ -202,13 +202,13 @@ def _sums(parts: list[_Held], leave_one_out: bool) -> Array:
 
 
 def numbered(prompts: Any, what: str = "prompts") -> NDArray[np.int64]:
-    """Prompts as numbers that are the same on every process."""
+    """The prompts as numbers that are the same in every process."""
     if hasattr(prompts, "detach"):
         prompts = prompts.detach().cpu().numpy()
     try:
         if isinstance(prompts, (str, bytes)) or not len(prompts):
             raise TypeError
-        # A text by its letters, whatever its type; anything else is a whole number.
+        # A text counts by its characters, whatever its type; any other prompt must be a whole number.
         names = [
             prompt if isinstance(prompt, str) else operator.index(prompt) for prompt in prompts
         ]

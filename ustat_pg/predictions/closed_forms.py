@@ -1,8 +1,8 @@
-"""The formulas of the theorems: each a pure function of moments and sizes.
+"""The formulas of the theorems. Each one is a pure function of moments and sizes.
 
-Numbers, exact fractions, symbols and arrays of any library will do: nothing is converted, looked at or
-refused. The other modules of predictions check what they are given and call these. A moment of s sᵀ is a
-matrix, (d, d), or its trace, or the traces of all prompts, (X,); with traces g gᵀ is ‖g‖².
+They take numbers, exact fractions, symbols and arrays of any library, and do not convert or check
+them. The other modules of predictions check their arguments and call these. A moment of s sᵀ is a
+matrix, (d, d), or its trace, or the traces of all prompts, (X,); if it is a trace, g gᵀ means ‖g‖².
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, NamedTuple
 
 
 def baseline_square(square: Any, cross: Any, fisher: Any, shift: Any) -> Any:
-    """E[s sᵀ (z-b)²] = E[s sᵀ a²] - 2 (b-V) E[s sᵀ a] + (b-V)² F of a baseline b of the prompt, a = z - V.
+    """E[s sᵀ (z-b)²] = E[s sᵀ a²] - 2 (b-V) E[s sᵀ a] + (b-V)² F for a baseline b of the prompt, a = z - V.
 
-    The oracle has b = V, vanilla b = 0, the baseline of least variance b = V + E[‖s‖² a]/tr F.
+    The oracle has b = V, vanilla has b = 0, and the best baseline has b = V + E[‖s‖² a]/tr F.
 
     Arguments:
-        square, cross, fisher: E[s sᵀ a²], E[s sᵀ a], F; with 0 for the first, what b costs more than V.
+        square, cross, fisher: E[s sᵀ a²], E[s sᵀ a], F; 0 for the first gives the extra cost of b over V.
         shift: b - V.
     """
     return square - 2 * shift * cross + shift**2 * fisher
 
 
 def binary_square(value: Any, cross: Any, fisher: Any) -> Any:
-    """E[s sᵀ a²] of rewards 0 and 1: (1-2V) E[s sᵀ a] + V (1-V) F."""
+    """E[s sᵀ a²] for rewards 0 and 1: (1-2V) E[s sᵀ a] + V (1-V) F."""
     return (1 - 2 * value) * cross + value * (1 - value) * fisher
 
 
 def seen_rate(value: Any, right: Any, wrong: Any) -> Any:
-    """p̃ = c + (a - c) p, the pass rate that a verifier sees which errs.
+    """p̃ = c + (a - c) p, the pass rate that a verifier with errors measures.
 
     Arguments:
         value: p.
@@ -40,7 +40,7 @@ def seen_rate(value: Any, right: Any, wrong: Any) -> Any:
 
 
 def pair_noise(variance: Any, fisher: Any, gradient: Any) -> Any:
-    """σ² F + g gᵀ, what two outputs add together: the part of grpo's error of order 1/G².
+    """σ² F + g gᵀ, the noise from pairs of outputs: the part of order 1/G² in the error of grpo.
 
     Arguments:
         variance, fisher, gradient: σ², F, g gᵀ.
@@ -60,12 +60,12 @@ def grpo_error(group_size: Any, single: Any, pair: Any) -> Any:
 
 
 def whole_group_share(group_size: Any) -> Any:
-    """(G-1)/G, by which the mean shrinks where the baseline is the mean of the whole group."""
+    """(G-1)/G, the factor on the mean if the baseline is the mean of the whole group."""
     return (group_size - 1) / group_size
 
 
 def left_share(batch_size: Any, population: Any) -> Any:
-    """(N-B)/(N-1), what is left of the spread of N prompts in a mean of B without replacement."""
+    """(N-B)/(N-1), the share of the variance between N prompts that is left in B without replacement."""
     return (population - batch_size) / (population - 1)
 
 
@@ -75,7 +75,7 @@ def minibatch_error(batch_size: Any, between: Any, within: Any, share: Any = 1) 
     Arguments:
         batch_size: B.
         between, within: the two covariances.
-        share: f, 1 of prompts drawn i.i.d., 0 of a fixed set, :func:`left_share` without replacement.
+        share: f: 1 for i.i.d. prompts, 0 for a fixed set, :func:`left_share` without replacement.
     """
     return (share * between + within) / batch_size
 
@@ -88,15 +88,15 @@ def constants_from(square: Any, variance_trace: Any, spread: Any, signal: Any) -
 def constants_of_pairs(
     alpha: Any, beta: Any, gamma: Any, others: Any, phi_over_tau: Any
 ) -> tuple[Any, ...]:
-    """The same from α, β, γ (:func:`ustat_pg.predictions.paired_constants`) and G - 1 other outputs."""
+    """The same from α, β, γ (:func:`ustat_pg.predictions.paired_constants`) for G - 1 other outputs."""
     square = alpha / (1 + phi_over_tau / others)
     return constants_from(square, phi_over_tau * square, beta / (1 + 1 / others**2), gamma)
 
 
 def budget_noise(group_size: Any, c1: Any, c2: Any, c3: Any) -> Any:
-    """c1 G + c2 + c3/(G-1), what K times the error of grpo is at K = BG outputs (Theorem 7, group_size).
+    """c1 G + c2 + c3/(G-1): K times the error of grpo at K = BG outputs (Theorem 7, group_size).
 
-    Least at (G-1)² = c3/c1.
+    It is least at (G-1)² = c3/c1.
     """
     return c1 * group_size + c2 + c3 / (group_size - 1)
 
@@ -106,7 +106,7 @@ def best_group_size(ratio: Any, root: Callable[[Any], Any] = math.sqrt) -> Any:
 
     Arguments:
         ratio: c3/c1.
-        root: the square root of what the ratio is.
+        root: a square root function for the ratio's type.
     """
     return 1 + root(ratio)
 
@@ -121,30 +121,30 @@ def least_noise(c1: Any, c2: Any, root: Any) -> Any:
 
 
 def costly_slope(fixed: Any, c2: Any, c3: Any) -> tuple[Any, ...]:
-    """The slope in G of (q + G)(1 + c2/G + c3/(G(G-1))), times G² (G-1)²: the coefficients of (G-1)⁴ to 1.
+    """The derivative in G of (q + G)(1 + c2/G + c3/(G(G-1))), times G² (G-1)²: the factors of (G-1)⁴ to 1.
 
     Arguments:
         fixed: q, the cost of a prompt in outputs.
-        c2, c3: constants over c1.
+        c2, c3: the constants divided by c1.
     """
     return 1, 2, 1 - fixed * c2 - c3, -2 * c3 * (1 + fixed), -c3 * (1 + fixed)
 
 
 Mean = Callable[[int, int, Any], Any]
-"""Given how many outputs are set aside, how many of them are successes, and f(0), f(1), ...: the mean of f
-over the number of successes among the others."""
+"""A function of the number of outputs set aside, of their successes, and of f(0), f(1), ...; it returns the
+mean of f over the number of successes among the others."""
 
 
 class Shares(NamedTuple):
-    """The factors of the means that E⟨ĝ, ĝ'⟩ is made of, two estimates on the same draws (count_advantages).
+    """The factors on the means in E⟨ĝ, ĝ'⟩ of two estimates on the same draws (count_advantages).
 
     Rewards are 0 and 1; an output adds its vector, u or u', times an advantage that depends on its own reward
     and on the number of successes among the others.
 
     Arguments:
-        won, lost: of E[⟨u, u'⟩ z] and of E[⟨u, u'⟩ (1-z)].
-        both, none: of ⟨E u z, E u' z⟩ and of ⟨E u (1-z), E u' (1-z)⟩.
-        mixed, turned: of ⟨E u z, E u' (1-z)⟩ and of ⟨E u (1-z), E u' z⟩.
+        won, lost: factors of E[⟨u, u'⟩ z] and of E[⟨u, u'⟩ (1-z)].
+        both, none: factors of ⟨E u z, E u' z⟩ and of ⟨E u (1-z), E u' (1-z)⟩.
+        mixed, turned: factors of ⟨E u z, E u' (1-z)⟩ and of ⟨E u (1-z), E u' z⟩.
     """
 
     won: Any
@@ -163,16 +163,16 @@ def lone_shares(table: Any, mean: Mean, other: Any = None) -> tuple[Any, Any]:
 
 
 def table_shares(table: Any, mean: Mean, other: Any = None) -> Shares:
-    """The shares of tables of advantages in groups of G, with m successes beside one output and l beside two:
+    """The shares of tables; m and l count the successes among the G-1 and G-2 other outputs:
 
         (1/G) E a₁(m+1) a₁'(m+1),       (1/G) E a₀(m) a₀'(m),
         (1-1/G) E a₁(l+2) a₁'(l+2),     (1-1/G) E a₀(l) a₀'(l),
         (1-1/G) E a₁(l+1) a₀'(l+1),     (1-1/G) E a₀(l+1) a₁'(l+1).
 
     Arguments:
-        table: has ``successes``, a₁(0), ..., a₁(G), and ``failures``, a₀(0), ..., a₀(G).
-        mean: what takes E over m and over l.
-        other: the table of ĝ'; the same unless given.
+        table: with ``successes``, a₁(0), ..., a₁(G), and ``failures``, a₀(0), ..., a₀(G).
+        mean: the function that takes E over m and over l.
+        other: the table of ĝ'; by default the same table.
     """
     lone, size = lone_shares(table, mean, other), len(table.successes) - 1
     if size == 1:
@@ -190,15 +190,15 @@ def table_shares(table: Any, mean: Mean, other: Any = None) -> Shares:
 
 
 def inner_product(shares: Iterable[Any], means: Iterable[Any]) -> Any:
-    """E⟨ĝ, ĝ'⟩ from its shares and the six means that they are shares of."""
+    """E⟨ĝ, ĝ'⟩ from its shares and the six means that they multiply."""
     return sum(share * mean for share, mean in zip(shares, means, strict=True))
 
 
 def centred_moment(shares: Shares, reward: Any, fisher: Any, gradient: Any) -> Any:
-    """E ĝ ĝᵀ, or E‖ĝ‖², of scores: their mean is 0, so that E s (1-z) = -g.
+    """E ĝ ĝᵀ, or E‖ĝ‖², for scores. Their mean is 0, so E s (1-z) = -g.
 
     Arguments:
-        shares: of the table and itself.
+        shares: the shares of the table with itself.
         reward, fisher, gradient: E[s sᵀ z], F, g gᵀ.
     """
     won, lost, both, none, mixed, turned = shares
@@ -207,10 +207,10 @@ def centred_moment(shares: Shares, reward: Any, fisher: Any, gradient: Any) -> A
 
 
 def table_weight(table: Any, mean: Mean) -> Any:
-    """w(p) = E δ(m), δ(m) = a₁(m+1) - a₀(m), by which a table's mean is longer than g (count_advantages).
+    """w(p) = E δ(m), δ(m) = a₁(m+1) - a₀(m), the factor on g in a table's mean (count_advantages).
 
     Arguments:
-        table, mean: as :func:`table_shares` takes them.
+        table, mean: as for :func:`table_shares`.
     """
     return mean(1, 0, table.successes[1:] - table.failures[:-1])
 
@@ -219,7 +219,7 @@ def first_order(table: Any, mean: Mean, value: Any, reward: Any, fisher: Any, gr
     """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of a table, the first-order part of Hoeffding's decomposition.
 
     Arguments:
-        table, mean: as :func:`table_shares` takes them.
+        table, mean: as for :func:`table_shares`.
         value, reward, fisher, gradient: p, E‖s‖² z, E‖s‖², ‖g‖².
     """
     size = len(table.successes) - 1
@@ -235,14 +235,14 @@ def first_order(table: Any, mean: Mean, value: Any, reward: Any, fisher: Any, gr
 
 
 def normal_equations(gains: Any, norms: Any, rewards: Any, pairs: Any) -> tuple[Any, Any]:
-    """The diagonal and right side of M a₀ = r, solved by the best table with gains δ (best_baseline).
+    """The diagonal and right side of M a₀ = r, which the best table with gains δ solves (best_baseline).
 
     Off its diagonal M has -pairs.
 
     Arguments:
         gains: δ(0), ..., δ(G-1).
-        norms, rewards: E[P(m) E‖s‖²] and E[P(m) E‖s‖² z], P the law of the successes among G-1.
-        pairs: (G-1) E[P'(l) ‖g‖²], P' the law of those among G-2.
+        norms, rewards: E[P(m) E‖s‖²] and E[P(m) E‖s‖² z], where P is the law of the successes among G-1.
+        pairs: (G-1) E[P'(l) ‖g‖²], where P' is the law of the successes among G-2.
     """
     diagonal, right = +norms, -gains * rewards
     diagonal[:-1] += pairs
@@ -252,7 +252,7 @@ def normal_equations(gains: Any, norms: Any, rewards: Any, pairs: Any) -> tuple[
 
 
 def best_amount(pair: Any, cross: Any, square: Any) -> Any:
-    """λ*, the amount of shrinkage of least error (best_baseline).
+    """λ*, the amount of shrinkage with the least error (best_baseline).
 
     Arguments:
         pair: E[σ² tr F + ‖g‖²]/(G-1).
@@ -265,14 +265,14 @@ def compared_share(reach: Any, group_size: Any) -> Any:
     """cₜ = 1 - (1-qₜ)^(G-1), the chance that another episode reaches the turn (turns).
 
     Arguments:
-        reach: qₜ, the chance to reach it.
+        reach: qₜ, the probability of reaching the turn.
         group_size: G.
     """
     return 1 - (1 - reach) ** (group_size - 1)
 
 
 def kept_share(reach: Any, group_size: Any) -> Any:
-    """wₜ = 1 - (1 - (1-qₜ)^G)/(G qₜ), the weight of a turn whose baseline has the own episode in it (turns).
+    """wₜ = 1 - (1 - (1-qₜ)^G)/(G qₜ), the weight of a turn if the baseline includes the own episode (turns).
 
     Arguments:
         reach, group_size: as for :func:`compared_share`.
@@ -288,14 +288,14 @@ def turn_square(
     over: Any,
     push: Any,
 ) -> Any:
-    """E‖ĝₜ‖² with the mean of the others who are there as the baseline, 0 of none (turns).
+    """E‖ĝₜ‖² with the mean of the others that reach the turn as baseline, or 0 if none does (turns).
 
     Arguments:
         group_size: G.
         moments: E‖sₜ‖², E‖sₜ‖² (Rₜ-V) and E‖sₜ‖² (Rₜ-V)².
-        law: V and σ², mean and variance of a return that is there.
-        alone: the chance that no other is there.
-        over: E 1/k of the k others where any is.
+        law: V and σ², mean and variance of a return, given that the turn is reached.
+        alone: the probability that no other episode reaches the turn.
+        over: E 1/k over the k others that reach it, if any does.
         push: Σ E⟨sₜ Aₜ, sₜ' Aₜ'⟩ over the G-1 others.
     """
     (norm, first, second), (value, variance) = moments, law
@@ -308,7 +308,7 @@ def stop_weight(chances: Callable[[int, int], Any], won: Any, lost: Any) -> Any:
 
     Arguments:
         chances: given i and j, P(t)/(pⁱ qʲ) of all stops.
-        won, lost: a and b of all stops.
+        won, lost: a and b at all stops.
     """
     return chances(1, 0) @ won - chances(0, 1) @ lost
 
@@ -316,13 +316,13 @@ def stop_weight(chances: Callable[[int, int], Any], won: Any, lost: Any) -> Any:
 def stop_shares(
     chances: Callable[[int, int], Any], won: Any, lost: Any, successes: Any, failures: Any
 ) -> Shares:
-    """The shares of E‖ĝ‖² of the same estimate.
+    """The shares of E‖ĝ‖² for the same estimate.
 
-    A mean of u vectors has a u-th of its square from single outputs, and the rest from pairs.
+    In the square of a mean of u vectors, 1/u comes from single outputs and the rest from pairs.
 
     Arguments:
         chances, won, lost: as for :func:`stop_weight`.
-        successes, failures: 1/u of all stops, u the outputs of which s̄₁ is the mean, and those of s̄₀.
+        successes, failures: 1/u at all stops, where u is the number of outputs in s̄₁, or in s̄₀.
     """
     mixed = chances(1, 1) @ (won * lost)
     return Shares(
@@ -336,7 +336,7 @@ def stop_shares(
 
 
 def length_mean(product: Any, value: Any, score: Any) -> Any:
-    """E[w s z] - V E[w s], the mean where an output weighs w, 1/|y| say (length_weights).
+    """E[w s z] - V E[w s], the mean if an output has the weight w, for example 1/|y| (length_weights).
 
     Arguments:
         product, value, score: E[w s z], V and E[w s].
@@ -345,7 +345,7 @@ def length_mean(product: Any, value: Any, score: Any) -> Any:
 
 
 def normalised_gap(gradient: Any, value: Any) -> Any:
-    """lim G E‖ĝ_std - ĝ_grpo/σ‖² = ‖g‖² (1-2p)²/(4 σ⁴) of rewards 0 and 1 (Lemma 11, normalised).
+    """lim G E‖ĝ_std - ĝ_grpo/σ‖² = ‖g‖² (1-2p)²/(4 σ⁴) for rewards 0 and 1 (Lemma 11, normalised).
 
     Arguments:
         gradient, value: ‖g‖² and p.
@@ -354,7 +354,7 @@ def normalised_gap(gradient: Any, value: Any) -> Any:
 
 
 def normalised_noise(single: Any, gradient: Any, value: Any) -> Any:
-    """lim G E‖ĝ_std - g/σ‖² = tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴ of rewards 0 and 1 (Lemma 11, normalised).
+    """lim G E‖ĝ_std - g/σ‖² = tr Σ/σ² - (3/4) ‖g‖² (1-2p)²/σ⁴ for rewards 0 and 1 (Lemma 11, normalised).
 
     Arguments:
         single: tr Σ.
@@ -364,21 +364,21 @@ def normalised_noise(single: Any, gradient: Any, value: Any) -> Any:
 
 
 def climbed_objective(table: Any, more: Any) -> Any:
-    """Φ(p) = (1/G) Σ_m δ(m) P(more than m successes), whose slope is :func:`table_weight` (arcsine).
+    """Φ(p) = (1/G) Σ_m δ(m) P(more than m successes), with derivative :func:`table_weight` (arcsine).
 
     Arguments:
-        table: as :func:`table_shares` takes it.
-        more: the chances of more than 0, ..., G-1 successes in a group.
+        table: as for :func:`table_shares`.
+        more: the probabilities of more than 0, ..., G-1 successes in a group.
     """
     size = len(table.successes) - 1
     return more @ (table.successes[1:] - table.failures[:-1]) / size
 
 
 def arcsine(pass_rate: Any, root: Callable[[Any], Any], inverse: Callable[[Any], Any]) -> Any:
-    """2 arcsin √p, what division by the deviation climbs as G grows (Proposition 13, arcsine).
+    """2 arcsin √p, the objective of division by the deviation as G → ∞ (Proposition 13, arcsine).
 
     Arguments:
         pass_rate: p.
-        root, inverse: the square root and the inverse sine of what p is.
+        root, inverse: the square root and the inverse sine functions for the type of p.
     """
     return 2 * inverse(root(pass_rate))

@@ -1,6 +1,6 @@
 """How the prompts of a minibatch are chosen.
 
-On the ground, because predictions and engines both need it and may not know each other.
+This is a base module, because predictions and engines both need it and must not import each other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ def require_design(design: str, batch_size: int, contexts: int, uniform: bool) -
     """Refuse a design that does not fit the prompts.
 
     Raises:
-        InputError: an unknown design; fixed or without-replacement where prompts are not equally
-            likely; fixed with B other than the number of contexts; without-replacement with more.
+        InputError: the design is unknown; it is fixed or without-replacement, but prompts are not equally
+            likely; B differs from the number of contexts for fixed, or exceeds it for without-replacement.
     """
     integer("batch size", batch_size)
     one_of("design", design, DESIGNS)

@@ -1,14 +1,14 @@
 """Plans of how many outputs to draw for a prompt, by the rewards 0 and 1 seen so far (adaptive_groups).
 
-A plan looks at a group after some numbers of outputs and decides by n, the outputs drawn, and k, the
-successes among them, whether to draw on. That is data: a table of chances for each look. Since a plan
-sees rewards and nothing else, the scores of a finished group are independent given the rewards, so that
-all follows from the *number of paths* to each stop t = (n, k):
+After certain numbers of outputs a plan looks at the group and decides by n, the outputs drawn, and k, the
+successes among them, whether to draw more. A plan is data: a table of chances for each look. Since a plan
+sees only rewards, the scores of a finished group are independent given the rewards, so
+everything follows from the *number of paths* to each stop t = (n, k):
 
-    P(t) = N(t) pᵏ qⁿ⁻ᵏ,        N(t) the ordered sequences of rewards that stop at t, each weighted
-                                with the chance that the plan goes on where it did.
+    P(t) = N(t) pᵏ qⁿ⁻ᵏ,        where N(t) counts the ordered sequences of rewards that stop at t, weighted
+                                with the chance that the plan continues at each earlier look.
 
-Counts are whole numbers, or fractions where a plan draws lots: exact at any size.
+Counts are whole numbers, or fractions if a plan decides at random, so they are exact at any size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Chances = tuple[int | Fraction, ...]
 Chance = Callable[[int, int], float | Fraction]
 
 MOST_OUTPUTS = 1024
-"""The largest group of a plan: its table of paths holds whole numbers of as many bits."""
+"""The largest group of a plan, because the whole numbers in its table of paths have as many bits."""
 MOST_STATES = 300_000
 """The most pairs of a look and a number of successes that a plan may have."""
 
@@ -45,7 +45,7 @@ EXAMPLES = (
     "8, retry silent 0.5",
     "1..32 until 1 success",
 )
-"""Plans in words, one of each form."""
+"""Examples of plans in words, one of each form."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Stops:
     Arguments:
         sizes: n, (T,).
         successes: k, (T,).
-        paths: N(t), (T,); whole numbers, or fractions where the plan draws lots.
+        paths: N(t), (T,); whole numbers, or fractions if the plan decides at random.
         mixed_starts: the weighted number of those paths that begin with a success and then a failure.
         kept: the chance that a group which stops there is used, (T,).
     """
@@ -69,7 +69,7 @@ class Stops:
     @cached_property
     def log_paths(self) -> Array:
         """The logarithm of N(t), (T,)."""
-        # Whole numbers of thousands of bits are no floats, but have logarithms.
+        # Whole numbers of thousands of bits do not fit in a float, but their logarithms do.
         return np.array([log(paths.numerator) - log(paths.denominator) for paths in self.paths])
 
     @cached_property
@@ -85,7 +85,7 @@ class Stops:
         return np.array([float(mixed / paths) for mixed, paths in ratios])
 
     def probabilities(self, pass_rates: ArrayLike, won: int = 0, lost: int = 0) -> Array:
-        """P(t) at each pass rate over pʷᵒⁿ q^lost, (..., T); 0 where a stop has fewer of either.
+        """P(t) / (pʷᵒⁿ q^lost) at each pass rate, (..., T); 0 if a stop has fewer successes or failures.
 
         The quotient keeps its limit at pass rates of 0 and 1.
         """
@@ -100,11 +100,11 @@ class Plan:
     """A plan: when it looks, how likely it is to draw on, and which finished groups it uses.
 
     Arguments:
-        looks: the numbers of outputs after which it looks, increasing; at the last it stops.
-        go_on: for each look but the last the chances to draw on at k = 0, ..., n successes.
-        kept: for each look the chances that a group which stops there at k is used.
-        otherwise: what takes the place of a group that is not used: ``nothing`` (it adds zero),
-            another group of the same ``prompt``, or another prompt's, so that the ``batch`` is full.
+        looks: the increasing numbers of outputs after which it looks; it stops at the last.
+        go_on: for each look except the last, the chances to draw more at k = 0, ..., n successes.
+        kept: for each look, the chances that a group that stops there at k is used.
+        otherwise: the replacement of a group that is not used: ``nothing`` (it adds zero),
+            another group of the same ``prompt``, or a group of another prompt to fill the ``batch``.
         text: the plan in words.
 
     >>> plan = Plan.parse("3+2 if mixed")
@@ -131,11 +131,11 @@ class Plan:
         otherwise: Fate = "nothing",
         text: str = "",
     ) -> Plan:
-        """The plan whose chances are functions of n and k.
+        """The plan with chances that are functions of n and k.
 
         Raises:
-            InputError: looks that do not increase, chances outside [0, 1], or more states than the
-                table holds.
+            InputError: looks do not increase, chances are outside [0, 1], or there are more states than the
+                table can hold.
 
         >>> Plan.of((2, 4), lambda n, k: k < 2).expected_size(0.5)
         array(3.5)
@@ -164,15 +164,15 @@ class Plan:
         """A plan from its words or from one group size; a plan is returned as it is.
 
         ``8`` draws groups of 8. ``3+2`` looks after 3 and draws 2 more; ``4,8,16`` looks at 4, 8 and
-        16 outputs in all; ``1..32`` after each. ``if EVENT [CHANCE]`` draws on where it holds, ``until
-        A successes [and B failures]`` until there are as many. A last clause ``drop``, ``retry`` or
-        ``refill EVENT [CHANCE]`` throws finished groups away: nothing, a group of the same prompt or
-        one of another prompt takes their place. Events: ``mixed``, ``silent`` (equal rewards),
+        16 outputs in total; ``1..32`` after each. ``if EVENT [CHANCE]`` draws more if it is true; ``until
+        A successes [and B failures]`` until there are so many. A last clause ``drop``, ``retry`` or
+        ``refill EVENT [CHANCE]`` discards finished groups: nothing, a group of the same prompt or
+        one of another prompt replaces them. Events: ``mixed``, ``silent`` (equal rewards),
         ``solved``, ``unsolved``, ``early`` (before the last look), ``0.2..0.8`` (share of successes).
-        A name in :data:`SCHEMES` is its plan.
+        A name in :data:`SCHEMES` means its plan.
 
         Raises:
-            InputError: words that are no plan; the message says where, and shows some that are.
+            InputError: the words are not a plan; the message shows the place, and gives examples of plans.
         """
         if isinstance(text, Plan):
             return text
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def keeping_all(self) -> Plan:
-        """The plan that draws alike and uses every group, as an unbiased estimate needs."""
+        """The plan with the same draws that uses every group, as an unbiased estimate requires."""
         if all(chance == 1 for chance in self.stops.kept):
             return self
         without = re.sub(r",\s*(drop|retry|refill)\b.*", "", self.text)
@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def two_stages(self) -> bool:
-        """Whether it draws on where the rewards of its only pilot are not all equal."""
+        """Whether the plan draws more exactly if the rewards of its only pilot are not all equal."""
         if len(self.looks) != 2:
             return False
         first, last = self.looks
@@ -214,7 +214,7 @@ class Plan:
             if not last:
                 ways = _ways(self.looks[index + 1] - size)
                 if first == 1 and index == 0:
-                    # Only the second output tells whether a path began with success and failure.
+                    # Only at the second output is it known whether a path began with success and failure.
                     mixed = _between(chances[1] * _ways(len(ways) - 2))
                 else:
                     mixed = np.convolve(mixed * chances, ways)
@@ -226,7 +226,7 @@ class Plan:
         """Refuse a plan that may stop before its second output, where no unbiased estimate exists.
 
         Raises:
-            InputError: it may.
+            InputError: the plan may stop before its second output.
         """
         if self.looks[0] == 1 and (len(self.looks) == 1 or min(self.go_on[0]) < 1):
             raise InputError(
@@ -241,7 +241,7 @@ class Plan:
             rewards: 0 and 1 in the order drawn, (n,).
 
         Raises:
-            InputError: the plan would have stopped before or drawn on, or may stop at one output.
+            InputError: the plan would have stopped earlier or drawn more, or it may stop at one output.
         """
         self.require_two()
         size, successes = len(rewards), np.cumsum(rewards).astype(int)
@@ -266,16 +266,16 @@ class Plan:
         return f"plan {self.text or list(self.looks)!r}"
 
     def kept_share(self, pass_rates: ArrayLike) -> Array:
-        """The chance that a finished group is used, the shape of the pass rates."""
+        """The chance that a finished group is used, in the shape of the pass rates."""
         p = shares("pass rate", pass_rates)
         return self.stops.probabilities(p) @ np.array(list(map(float, self.stops.kept)))
 
     def expected_size(self, pass_rates: ArrayLike) -> Array:
-        """The expected number of outputs drawn for one group that counts, the shape of the pass rates.
+        """The expected number of outputs drawn for one used group, in the shape of the pass rates.
 
-        Groups that a plan replaces by others of the same prompt are counted with them: infinite where
-        none is ever used, at a pass rate of 0 or 1 at which silent ones are always drawn again. What
-        refills a batch from other prompts is left to :func:`~ustat_pg.predictions.plan_mse`.
+        The count includes groups that a plan replaces by others of the same prompt. It is infinite if
+        no group is ever used, as at a pass rate of 0 or 1 when silent groups are always drawn again. Outputs
+        that refill a batch from other prompts are part of :func:`~ustat_pg.predictions.plan_mse`.
         """
         p = shares("pass rate", pass_rates)
         drawn = self.stops.probabilities(p) @ self.stops.sizes
@@ -291,7 +291,7 @@ def _ways(outputs: int) -> Any:
 
 
 def _between(ways: Any) -> Any:
-    """The ways with one success more and one failure more."""
+    """The numbers of paths after one more success, plus those after one more failure."""
     return np.array([0, *ways, 0], dtype=object)
 
 
@@ -321,7 +321,7 @@ _EVENTS: dict[str, Callable[[int, int, int], bool]] = {
     "unsolved": lambda n, k, last: k == 0,
     "early": lambda n, k, last: n < last,
 }
-"""Events by n outputs, k successes, and the outputs of the last look."""
+"""Events as functions of n outputs, k successes, and the outputs at the last look."""
 
 _NUMBER, _COUNT = r"\d*\.?\d+", r"\d{1,9}\s+(?:success(?:es)?|failures?)"
 _EVENT = rf"(?:{'|'.join(_EVENTS)}|{_NUMBER}\.\.{_NUMBER})(?:\s+{_NUMBER})?"
@@ -333,7 +333,7 @@ _WORDS = re.compile(
 
 
 def _parsed(text: str) -> Plan:
-    """The plan that words write."""
+    """The plan that the words describe."""
     match = _WORDS.match(text)
     end = match.end() if match else 0
     looks_again = match is not None and bool(re.search(r"\D", match["sizes"].strip()))
@@ -381,13 +381,13 @@ def _event(text: str, words: str, last: int) -> Chance:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A published way of sampling: a plan and what is made of the outputs.
+    """A published sampling scheme: a plan, and the estimator that uses its outputs.
 
     Arguments:
         plan: the plan in words, at the published settings.
-        estimator: what :func:`~ustat_pg.predictions.plan_weight` calls the advantages.
-        source: paper, and code where it was read.
-        note: what the plan leaves out, or takes from elsewhere.
+        estimator: the name of the advantages in :func:`~ustat_pg.predictions.plan_weight`.
+        source: the paper, and the code if that was read.
+        note: parts of the scheme that the plan omits, or settings from elsewhere.
     """
 
     plan: str
@@ -444,6 +444,6 @@ SCHEMES = {
         "a silent group is drawn again with a chance; 0.5 is an example",
     ),
 }
-"""Published schemes whose choices look at the prompt's own rewards of the step alone. HORA, AERO, SARA, CERO,
-VIGOR and V0.5 share a budget among the prompts of a batch, or choose by a model of earlier rewards: no
-plan of one prompt says what they do."""
+"""Published schemes that choose by the prompt's own rewards in one step only. HORA, AERO, SARA, CERO,
+VIGOR and V0.5 divide a budget among the prompts of a batch, or choose by a model of earlier rewards, so no
+plan for one prompt can describe them."""

@@ -1,12 +1,12 @@
 """Addressed randomness: Philox 4x32-10, a draw as a function of where it is used.
 
-A draw is addressed by (seed, cell, replication, slot, index). Seed and cell make the 64-bit key;
+The address of a draw is (seed, cell, replication, slot, index). Seed and cell make the 64-bit key;
 replication, slot (a prompt of the minibatch) and index (an output of its group) make the counter.
-So a result does not depend on how replications were shared out, and two programs that agree on the
-address agree on the integer.
+So a result does not depend on the division of work, and two programs that use the same
+address get the same integer.
 
-Words of 32 bits stand in signed numbers of 64, and :func:`philox` is written in operators alone: it
-is the same function for whole numbers, for NumPy's arrays, for torch's tensors and compiled.
+Signed 64-bit numbers store the 32-bit words, and :func:`philox` uses only operators: it
+is the same function for whole numbers, NumPy arrays, torch tensors and compiled code.
 Reference: Salmon, Moraes, Dror and Shaw (2011), *Parallel random numbers: as easy as 1, 2, 3*.
 """
 
@@ -25,16 +25,16 @@ ROUNDS = 10
 MASK = 0xFFFFFFFF
 
 CONTEXT_SLOT = 0xFFFFFFFF
-"""The slot whose words choose the prompts; slots below it are the prompts' own."""
+"""The slot with the words that choose the prompts; lower slots belong to the prompts."""
 
 MOST_STEPS, MOST_PROMPTS = 2**20, 2**10
-"""The longest trajectory and the largest minibatch in it that :func:`step_slots` has slots for."""
+"""The longest trajectory and its largest minibatch for which :func:`step_slots` has slots."""
 
 
 def philox(c0, c1, c2, c3, k0, k1):
     """Philox 4x32-10: the four random words of a counter of four words under a key of two.
 
-    A product of two words may wrap to a negative number; its halves are cut out of its bits.
+    A product of two words may wrap to a negative number; its halves are taken from its bits.
 
     >>> [f"{word:08x}" for word in philox(0, 0, 0, 0, 0, 0)]
     ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
@@ -71,8 +71,8 @@ def words(
     Arguments:
         key: (2,), see :func:`cell_key`.
         replications, slots: whole numbers that broadcast to a shape S.
-        count: words wanted at each address.
-        first: the word to begin with.
+        count: the number of words at each address.
+        first: the index of the first word.
 
     Returns:
         int64, S + (count,).
@@ -88,11 +88,11 @@ def words(
 
 
 def shuffle(order: NDArray[np.int64], words: NDArray[np.int64], first: int = 0) -> None:
-    """Take steps of a shuffle (Fisher-Yates) in place: place j swaps with one of j to N - 1.
+    """Take steps of a shuffle (Fisher-Yates) in place: place j swaps with one of the places j to N - 1.
 
     Arguments:
         order: (R, N).
-        words: one for each row and step, (R, n).
+        words: one word for each row and step, (R, n).
         first: the first step's place.
 
     >>> order = np.arange(4)[None]
@@ -113,8 +113,8 @@ def shuffle(order: NDArray[np.int64], words: NDArray[np.int64], first: int = 0) 
 def step_slots(steps: ArrayLike, prompts: ArrayLike) -> NDArray[np.int64]:
     """The slot of a prompt at a step of a trajectory: step 2¹⁰ + prompt.
 
-    Step 0 is the start, whose slot is 0; steps 1 to 2²⁰ hold 2¹⁰ prompts each. So slots end below
-    2³¹, and none is :data:`CONTEXT_SLOT`, where word n chooses the n-th prompt of the whole run.
+    Step 0 is the start, whose slot is 0; steps 1 to 2²⁰ hold 2¹⁰ prompts each. So all slots are below
+    2³¹, and differ from :data:`CONTEXT_SLOT`, where word n chooses the n-th prompt of the whole run.
 
     Arguments:
         steps, prompts: whole numbers that broadcast to a shape S, counted from 0.
@@ -129,11 +129,11 @@ def step_slots(steps: ArrayLike, prompts: ArrayLike) -> NDArray[np.int64]:
 
 
 def thresholds(probs: ArrayLike) -> NDArray[np.int64]:
-    """Upper ends, in units of 2⁻³², of the words that choose each outcome: outcome j is drawn
-    where ``thresholds[j-1] <= word < thresholds[j]``.
+    """The upper ends, in units of 2⁻³², of the words that choose each outcome. Outcome j is drawn
+    if ``thresholds[j-1] <= word < thresholds[j]``.
 
-    The probability drawn differs from the one asked by less than 2⁻³²; the last outcome of
-    positive probability, and all after it, end at 2³².
+    The probability of the draw differs from the requested one by less than 2⁻³². The last outcome of
+    positive probability, and all outcomes after it, end at 2³².
 
     Arguments:
         probs: (..., M), summing to 1 along the last axis.

@@ -1,7 +1,7 @@
-"""Cells of groups that are not used as they are drawn but stopped by a plan of sampling.
+"""Cells of groups whose size a plan of sampling chooses during the draws.
 
-A cell of a plan draws the plan's largest group and looks at its beginning: outputs are independent, so
-that those after a stop might as well not have been drawn. Nothing here counts paths.
+A cell of a plan draws the plan's largest group and reads its beginning. Outputs are independent, so
+the outputs after a stop change nothing. This module does not count paths.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from .exact import effort, minibatches, size
 from .reference import different, values_of
 
 _BLOCK = 8192
-"""Replications in a block: groups are weighed in NumPy."""
+"""Replications in a block; few, because NumPy computes the weights of groups."""
 _ROWS = 8192
-"""Minibatches that are weighed at once."""
+"""Minibatches whose weights are computed together."""
 _MOST_GROUPS = 300_000
-"""Ordered groups that are still enumerated."""
+"""The largest number of ordered groups that is enumerated."""
 
 
 @dataclass(frozen=True)
 class GroupSize:
-    """The outputs of a group that count: those drawn before a plan stops, or those that survive."""
+    """The number of outputs of a group that count: those drawn before a plan stops, or those that survive."""
 
     label = "group-size"
     estimators = ()
 
 
 class OrderedCell(GradientCell):
-    """A cell of one prompt's group, weighed output by output in the order drawn."""
+    """A cell of one prompt's group, which sets the weights output by output in the order of the draws."""
 
     block = _BLOCK
     engines = ("exact", "reference")
@@ -99,7 +99,7 @@ class OrderedCell(GradientCell):
         return MomentSums.of(np.concatenate(values))
 
     def _values(self, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:
-        """The quantities of each replication, (R, Q)."""
+        """The values of the quantities in each replication, (R, Q)."""
         of_gradients = [
             replace(quantity, estimator=self.weighed(quantity.estimator))  # type: ignore
             for quantity in quantities
@@ -113,7 +113,7 @@ class OrderedCell(GradientCell):
         )
 
     def weighed(self, estimator: Estimator) -> Estimator:
-        """The estimator on the outputs that count, as a function of the largest group in the order drawn."""
+        """The estimator on the outputs that count, as a function of the largest group in drawing order."""
 
         def weighed(rewards: Array, draws: Draws) -> Array:
             used = self._used(draws)
@@ -124,7 +124,7 @@ class OrderedCell(GradientCell):
                 places = np.argsort(~used[here], axis=-1, kind="stable")[..., :number]
                 group = np.take_along_axis(rewards[here], places, axis=-1)
                 weights = self._advantages(estimator.name, group)
-                # Engines take means over all that was drawn, estimates over what counts.
+                # Engines average over all drawn outputs, but estimates average over the outputs that count.
                 spread = np.zeros(rewards[here].shape)
                 np.put_along_axis(spread, places, weights * self.group_size / number, axis=-1)
                 result[here] = spread
@@ -145,18 +145,18 @@ class OrderedCell(GradientCell):
 
     @abstractmethod
     def _largest(self, estimator: Estimator) -> float:
-        """The most that the mean of |Aᵢ| over a group can be."""
+        """The largest possible mean of |Aᵢ| over a group."""
 
 
 @dataclass(frozen=True)
 class PlanCell(OrderedCell):
-    """Groups of one prompt under a plan of sampling: of rewards 0 and 1, or of any in two stages, more where
-    those of the pilot are not all equal.
+    """Groups of one prompt under a plan of sampling. Rewards are 0 and 1, except in a plan of two stages
+    that draws more if the pilot's rewards are not all equal: it takes any rewards.
 
     Arguments:
-        group_size: the plan's largest, set by it.
-        plan: the plan in words; it draws no lots, and nothing takes the place of a group that
-            it throws away.
+        group_size: the plan's largest group size, which the plan sets.
+        plan: the plan in words; its chances must be 0 or 1, and it must not replace a group that
+            it discards.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -189,7 +189,7 @@ class PlanCell(OrderedCell):
         return Plan.parse(self.plan)
 
     def _stops(self, draws: Draws) -> tuple[Integers, Integers]:
-        """The outputs drawn before each group's stop, and the number of its look, S + (B,)."""
+        """The number of outputs drawn before each group's stop, and the index of that look, S + (B,)."""
         scheme, rewards = self._scheme, draws.rewards
         if not self.problem.binary:
             pilot = rewards[..., : scheme.looks[0]]
@@ -236,7 +236,7 @@ class PlanCell(OrderedCell):
         sums = []
         for n, k in zip(self._scheme.stops.sizes, self._scheme.stops.successes, strict=True):
             if estimator.name == SEQUENTIAL.name:
-                # Twice the mean of ½ (z - z') over pairs, of which none is above 1.
+                # Twice the mean of ½ (z - z') over pairs; no reward difference is above 1.
                 return 1.0
             group = np.repeat([1.0, 0.0], [k, n - k])
             sums.append(np.abs(self._advantages(estimator.name, group)).mean())
@@ -248,7 +248,7 @@ _BALANCED = {"balanced": "none", "balanced-inverse": "rate", "balanced-std": "st
 
 
 def _under_a_plan(rewards: Array, draws: Draws) -> Array:
-    raise InputError("the sequential estimator is one of a plan's cell")
+    raise InputError("the sequential estimator needs a plan's cell")
 
 
 SEQUENTIAL = Estimator("sequential", function=_under_a_plan)

@@ -1,4 +1,4 @@
-"""Bounds on a gradient estimate: what makes an interval hold at every sample size."""
+"""Bounds on a gradient estimate, with which an interval is valid at every sample size."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def largest_along(
 
 
 def reward_rounding(problem: SoftmaxBandit) -> tuple[float, float]:
-    """The most that a reward less a baseline may be off by, and the norm of the score beside it."""
+    """The largest rounding error of a reward minus a baseline, and the largest norm of a score's terms."""
     low, high = problem.reward_range
-    # What cancels in a score may be longer than the score: with one arm the score is 0.
+    # Terms that cancel in a score may be longer than the score: with one arm the score is 0.
     norm = max(float(np.sqrt(problem.policy.squared_norms.max())), problem.policy.feature_norm)
     return SUM * max(abs(low), abs(high)), norm
 
@@ -56,7 +56,7 @@ def _largest(
     if values is not None:
         return float((at_outcomes * np.abs(rewards - values[:, None])).max())
     if estimator.record.of_pairs:
-        # The estimate is a mean of ½ (s - s')(z - z') over pairs.
+        # The estimate is the mean of ½ (s - s')(z - z') over pairs.
         return float((spreads * reward_spread).max() / 2)
     if estimator.record.by_count and problem.binary:
         won, lost = estimator.by_count(group_size)
@@ -67,6 +67,6 @@ def _largest(
         return float(at_outcomes.max())
     if not estimator.record.within_rewards:
         raise InputError(f"no range is known for {estimator.label}")
-    # A baseline within the rewards' range, or 0.
+    # The baseline lies within the rewards' range, or it is 0.
     largest = np.maximum(reward_spread, np.abs(np.where(possible, rewards, 0.0)).max(axis=1))
     return float((at_outcomes.max(axis=1) * largest).max())

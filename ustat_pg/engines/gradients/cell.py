@@ -1,7 +1,7 @@
 """Cells of gradients at fixed parameters, and the quantities of their estimates.
 
 A :class:`GradientCell` is a problem with a group size, a batch size and a design of prompts. Its
-quantities name estimators, so that all run on the same draws and differences between them
+quantities name estimators. All estimators run on the same draws, so differences between them
 are paired.
 """
 
@@ -24,14 +24,14 @@ from ..base import ENGINES, Array, Cell, Draws, Estimator, MomentSums, Replicati
 from .bounds import largest_along, largest_norm, reward_rounding
 
 BLOCK = 65_536
-"""Replications in a block: some tenths of a second's work and more."""
+"""Replications in a block, which take some tenths of a second or more."""
 
 OTHERS: dict[str, Callable[[], ModuleType]] = {}
 """Engines that do not come with the library, by name: each imports a module with ``measure``."""
 
 
 def direction(problem: SoftmaxBandit, number: int) -> Array:
-    """The unit vector of that number in parameter space, fixed by its dimension alone, (d,)."""
+    """The unit vector with that number in parameter space, (d,); it depends only on the dimension."""
     vector = np.random.default_rng([problem.d, number]).normal(size=problem.d)
     return np.asarray(vector / np.linalg.norm(vector))
 
@@ -42,11 +42,11 @@ class _OfMinibatch(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The word for it in :attr:`label`."""
+        """The word for the quantity in :attr:`label`."""
 
     @property
     def label(self) -> str:
-        """The name in blocks and stored results."""
+        """The quantity's name in blocks and stored results."""
         return f"{self.kind}[{','.join(estimator.label for estimator in self.estimators)}]"
 
     @property
@@ -56,16 +56,16 @@ class _OfMinibatch(ABC):
 
     @abstractmethod
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
-        """The least and the greatest value on any minibatch, or numbers beyond them.
+        """The least and the greatest value on any minibatch, or looser bounds.
 
-        A minibatch's gradient is a mean of its prompts', so that the bound of one prompt serves.
+        A minibatch's gradient is a mean over prompts, so the bound for one prompt is also valid for it.
         """
 
     def rounding(self, problem: SoftmaxBandit) -> float:
-        """The most that its enumerated mean may be off by.
+        """The largest possible error of its enumerated mean.
 
-        A reward less a baseline is off by a few bits of the reward, which an error's square
-        multiplies by the rewards' spread.
+        A reward minus a baseline has an error of a few bits of the reward; a squared error
+        multiplies this by the rewards' spread.
         """
         low, high = problem.reward_range
         off, norm = reward_rounding(problem)
@@ -121,14 +121,14 @@ class _Along(_OfEstimator):
         return f"{self.squared}projection{self.number}"
 
     def largest(self, problem: SoftmaxBandit, group_size: int) -> float:
-        """The most that |⟨ĝ - g, u⟩| can be, or a number beyond it."""
+        """The largest value of |⟨ĝ - g, u⟩|, or a looser bound."""
         return largest_along(problem, self.estimator, group_size, direction(problem, self.number))
 
 
 @dataclass(frozen=True)
 class Projection(_Along):
-    """⟨ĝ - g, u⟩ along the unit vector :func:`~ustat_pg.engines.gradients.cell.direction` of that number: 0
-    in the mean if unbiased.
+    """⟨ĝ - g, u⟩ along the unit vector :func:`~ustat_pg.engines.gradients.cell.direction` of a number; mean 0
+    if the estimator is unbiased.
     """
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
@@ -152,7 +152,7 @@ class SquaredProjection(_Along):
 
 @dataclass(frozen=True)
 class Mixed(_OfMinibatch):
-    """The share of groups whose rewards are not all equal: those that dynamic sampling keeps."""
+    """The share of groups whose rewards are not all equal. Dynamic sampling keeps these groups."""
 
     kind = label = "mixed"
     estimators = ()
@@ -181,14 +181,14 @@ def columns(
     unequal: Any,
     unit: Callable[[int], Any],
 ) -> Iterator[Any]:
-    """Each quantity of some minibatches, (n,), in NumPy or torch.
+    """The values of each quantity in some minibatches, (n,), in NumPy or torch.
 
     Arguments:
-        quantities: those asked for.
+        quantities: the requested ones.
         estimates: ĝ of each estimator, (n, d).
         target: g, (d,).
         unequal: the share of groups whose rewards are not all equal, (n,).
-        unit: the unit vector of a number, (d,).
+        unit: a function from a number to its unit vector, (d,).
     """
     for quantity in quantities:
         if isinstance(quantity, Mixed):
@@ -203,7 +203,7 @@ def columns(
 
 
 def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:
-    """The estimators that the quantities speak of, each once, in order of appearance."""
+    """The estimators that the quantities name, each once, in order of appearance."""
     return list(
         dict.fromkeys(estimator for quantity in quantities for estimator in quantity.estimators)
     )
@@ -214,11 +214,11 @@ class GradientCell(Cell):
     """A problem, a group size, a batch size, and how prompts are drawn.
 
     Arguments:
-        problem: what the policy is trained on.
+        problem: the training problem.
         group_size: G >= 1.
         batch_size: B >= 1.
         design: iid, fixed (each context once, in order) or without-replacement.
-        device: where the autograd engine works: cpu, cuda or cuda:N; cpu unless given.
+        device: the device of the autograd engine: cpu, cuda or cuda:N; cpu by default.
 
     Raises:
         InputError: a size that is not a positive whole number, an unknown design, or one that does
@@ -254,11 +254,11 @@ class GradientCell(Cell):
         return BLOCK
 
     def budget(self, replications: int) -> int:
-        """The replications themselves: budgets count those of gradients."""
+        """The number itself, because budgets count replications of gradients."""
         return replications
 
     def engine(self, name: str) -> str:
-        """That engine; cpu in place of autograd for weighted scores, which are not gradients."""
+        """The requested engine, but cpu instead of autograd for weighted scores, which are not gradients."""
         weighted = isinstance(self.problem, WeightedBandit)
         return super().engine("cpu" if weighted and name == "autograd" else name)
 
@@ -276,7 +276,7 @@ class GradientCell(Cell):
         return float(quantity.rounding(self.problem))
 
     def require_quantity(self, quantity: Any) -> None:
-        """Refuse also leave-one-out in a group of one."""
+        """Refuse unknown quantities, and leave-one-out in a group of one."""
         super().require_quantity(quantity)
         for estimator in quantity.estimators:
             estimator.require_group(self.group_size)
@@ -296,10 +296,10 @@ class GradientCell(Cell):
 
 
 def engine_of(name: str) -> ModuleType:
-    """An engine: a module with ``measure``, imported late since it reads this one.
+    """An engine: a module with ``measure``. It is imported late because it imports this module.
 
     Raises:
-        InputError: an engine that there is not, or that lacks its library.
+        InputError: the engine does not exist, or its library is missing.
     """
     one_of("engine", name, (*ENGINES, *OTHERS))
     return OTHERS[name]() if name in OTHERS else import_module(f".{name}", __package__)

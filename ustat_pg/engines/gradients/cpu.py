@@ -33,16 +33,16 @@ DESIGNS = {
     "fixed": bodies.FIXED,
     "without-replacement": bodies.WITHOUT_REPLACEMENT,
 }
-"""The bodies' number of each design."""
+"""The number of each design in the compiled bodies."""
 
 OF_MINIBATCHES = (kinds.NORM_WEIGHTED, kinds.STANDARDISED)
-"""Estimators that the body for one prompt does not know."""
+"""Estimators that the compiled body for one prompt cannot compute."""
 
 
 def _search(probs: Array) -> bodies.Search:
     ends = rng.thresholds(probs)
     rows = ends.reshape(-1, ends.shape[-1])
-    # A fine guide saves steps of the search, while all of it fits in a near cache.
+    # A finer guide table saves search steps as long as it fits in a near cache.
     fine = 3 if len(rows) <= 8 else 1
     bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + fine, 1), 12)
     shift, numbers = 32 - bits, np.arange(2**bits)
@@ -50,7 +50,7 @@ def _search(probs: Array) -> bodies.Search:
         np.stack([np.searchsorted(row, words, side="right") for row in rows])
         for words in (numbers << shift, (numbers + 1 << shift) - 1)
     )
-    # Words from a cell's only threshold on are carried to the next outcome.
+    # A word at or above the only threshold of its cell carries into the next outcome.
     edges = np.take_along_axis(rows, np.minimum(guide, rows.shape[1] - 1), axis=1)
     carried = np.where(after > guide, (numbers + 1 << shift) - edges, 0)
     several = (after > guide + 1) | (after >= 2**bits - 1)
@@ -65,7 +65,7 @@ def _search(probs: Array) -> bodies.Search:
 
 
 _KEPT: dict[str, bodies.Tables] = {}
-"""The tables of the last few problems, by digest."""
+"""The tables of the most recent problems, by digest."""
 
 KEPT_PROBLEMS = 8
 """Problems whose tables are kept."""
@@ -74,7 +74,7 @@ _LOCK = Lock()
 
 
 def problem_tables(problem: SoftmaxBandit) -> bodies.Tables:
-    """A problem as the compiled body reads it, made once."""
+    """A problem as the compiled body reads it; it is built once."""
     with _LOCK:
         if problem.digest not in _KEPT:
             while len(_KEPT) >= KEPT_PROBLEMS:
@@ -102,7 +102,7 @@ def _made_tables(problem: SoftmaxBandit) -> bodies.Tables:
     for column, of_arm in ((bodies.PROB, policy.probs), (bodies.LINEAR, linear)):
         row[..., column] = np.take_along_axis(of_arm, arms, axis=1)
     row[..., bodies.REWARD] = rewards
-    # Copies: a read-only or strided array is another type to numba, and another compilation.
+    # These are copies, because numba compiles again for a read-only or strided array.
     return bodies.Tables(
         contexts=_search(problem.context_probs),
         outcomes=_search(problem.outcomes.probs),
@@ -126,8 +126,8 @@ def _made_tables(problem: SoftmaxBandit) -> bodies.Tables:
 
 
 def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
-    """The bodies' number of an estimator; None where they have no coefficients for it."""
-    # At fixed parameters every baseline of the prompt is a list of numbers.
+    """The number of an estimator in the bodies; None if they have no coefficients for it."""
+    # At fixed parameters every baseline that depends on the prompt is a list of numbers.
     of_prompt = estimator.record.of_prompt
     return kinds.PROMPT_ONLY if of_prompt else kinds.kind_of(estimator.record, problem.binary)
 
@@ -135,7 +135,7 @@ def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:
 def require_compiled(
     engine: str, cell: GradientCell, quantities: Sequence[GradientQuantity]
 ) -> None:
-    """Refuse Python functions, and what the bodies have no coefficients for."""
+    """Refuse Python functions and estimators for which the bodies have no coefficients."""
     for estimator in estimators_of(quantities):
         if estimator.function is not None or _kind(estimator, cell.problem) is None:
             raise InputError(
@@ -149,10 +149,10 @@ def require_compiled(
 def measure(
     cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
 ) -> MomentSums:
-    """The sums of a block, by one loop without the interpreter lock.
+    """The sums of a block, from one loop that releases the interpreter lock.
 
     Raises:
-        InputError: estimators that are Python functions, and what the bodies do not know.
+        InputError: an estimator is a Python function, or the bodies cannot compute a quantity.
     """
     require_compiled("cpu", cell, quantities)
     mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
@@ -169,7 +169,7 @@ def measure(
 
 
 def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:
-    """Whether the body for one prompt takes these."""
+    """Whether the body for one prompt can compute these."""
     return (
         cell.batch_size == 1
         and isinstance(cell.problem.policy, (TabularSoftmax, SharedLinearSoftmax))
@@ -242,7 +242,7 @@ def quantity_tables(
 
 
 def _encode(quantity: GradientQuantity, place: dict[Estimator, int]) -> tuple[int, int, int]:
-    """A quantity as the body reads it: its kind and two numbers."""
+    """A quantity as the body reads it: its kind and two indices."""
     if isinstance(quantity, Mixed):
         return bodies.MIXED, 0, 0
     if isinstance(quantity, Distance):

@@ -1,11 +1,11 @@
-"""The cuda engine: the cpu engine's draws, a replication to a few lanes of a GPU, sums on the device.
+"""The cuda engine: it uses the cpu engine's draws, a few GPU lanes per replication, and device sums.
 
-The draws are the cpu engine's integers: the same words, chosen by the same thresholds, which are
-made on the host. Each thread block adds up a fixed set of replications in a fixed order and sends back
-their sums, which are merged in order: the same bits on every device.
+The draws are the same integers as in the cpu engine: the same words select by the same thresholds,
+made on the host. Each thread block adds a fixed set of replications in a fixed order and returns
+their sums. These are merged in order, so every device gives the same bits.
 
-It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Kernels are compiled
-anew in each process: numba keeps none.
+It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Each process compiles
+its kernels again, because numba does not store them.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled
 from .warps import KEPT, Asked, Shape, There
 
 THREADS = 256
-"""The threads of a thread block, at most."""
+"""The largest number of threads in a thread block."""
 
 BLOCKS = 2048
-"""Thread blocks, at most: more than the largest devices hold at once."""
+"""The largest number of thread blocks, which is more than the largest devices run at once."""
 
 STAGED_BYTES = 16 * 1024
-"""Tables up to this size are copied to shared memory."""
+"""The largest size of tables that are copied to shared memory."""
 
 ROOM_BYTES = 2**28
-"""The device's memory that takes the place of shared memory, where that is too small, at most."""
+"""The most global memory that replaces shared memory when shared memory is too small."""
 
 COMPARED = 8
-"""Outcomes of groups up to this size are compared with each other rather than counted."""
+"""The largest group size at which outcomes are compared in pairs instead of counted."""
 
 SUMS_OF_A_TEAM = 16
-"""Up to this many sums each team has its own; more of them are shared by the teams of a warp."""
+"""The most sums of which each team keeps its own copy; with more, the teams of a warp share them."""
 
 BUILT_IN = 2**25
-"""Outputs of a call longer than a block from which on compiling for its shape pays."""
+"""From this number of outputs in a call on, it is worth compiling for the call's shape."""
 
 MOVING = (kinds.PROMPT_ONLY, kinds.BY_COUNT, kinds.NORM_WEIGHTED)
-"""Estimators whose weights do not sum to 0, so that π enters their norm."""
+"""Estimators whose weights do not sum to 0; their norm depends on π."""
 
 
 def measure(
@@ -61,7 +61,7 @@ def measure(
     """The sums of a block.
 
     Raises:
-        InputError: what the cpu engine refuses, and a machine without a device.
+        InputError: the cpu engine refuses the call, or the machine has no device.
     """
     require_compiled("cuda", cell, quantities)
     require_device()
@@ -85,15 +85,15 @@ _OWN = local()
 
 
 def _sums(size: int) -> Any:
-    """Room for the sums of a call on the device, kept by each thread."""
+    """Device memory for the sums of a call, which each thread keeps."""
     if getattr(_OWN, "sums", np.empty(0)).size < size:
         _OWN.sums = cuda.device_array(size)
     return _OWN.sums[:size]
 
 
 def _room(shape: Shape) -> tuple[Any, Any]:
-    """The device's memory in place of shared memory that is too small; each thread's own, for blocks of
-    one cell run side by side.
+    """Global memory that replaces too small a shared memory. Each thread has its own, because blocks of
+    one cell run in parallel.
     """
     blocks = _most_blocks(shape) * shape.roomy
     sizes = (
@@ -110,7 +110,7 @@ def merged(sums: Array, count: int, shape: Shape) -> MomentSums:
     """The sums of all thread blocks together.
 
     Arguments:
-        sums: the first values of each, and sums of values and products about them, (blocks, Q + products).
+        sums: each block's first values, and sums of values and products about them, (blocks, Q + products).
     """
     blocks, asked = len(sums), shape.quantities
     whole, rest = divmod(count, blocks * shape.teams)
@@ -152,7 +152,7 @@ def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
     span = np.zeros((problem.contexts, problem.arms, 2), np.int32)
     for x, count in enumerate(counts):
         every = np.arange(problem.arms)
-        # Outcomes stand in the order of their arms.
+        # Outcomes are sorted by their arms.
         span[x, :, 0] = np.searchsorted(arms[x, :count], every)
         span[x, :, 1] = np.searchsorted(arms[x, :count], every, side="right")
     row = tables.row.copy()
@@ -185,7 +185,7 @@ def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
 def _prepared(
     cell: GradientCell, quantities: tuple[GradientQuantity, ...]
 ) -> tuple[Shape, Asked, There]:
-    """The shape of a call, what it asks, and its tables on the device."""
+    """The shape of a call, its quantities, and its tables on the device."""
     problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
     shape = shape_of(cell, problem, asked)
     ends = {
@@ -225,7 +225,7 @@ def _uploaded(asked: Asked) -> Asked:
 
 
 def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantities) -> Shape:
-    """The shape of a call: as many replications to a thread block as its memory holds."""
+    """The shape of a call: a thread block takes as many replications as its memory can hold."""
     group, batch, size = cell.group_size, cell.batch_size, len(asked.quantity)
     contexts, outcomes = problem.arm.shape
     peers = min(32, power_of_2(ceil(group / 4)))
@@ -241,11 +241,11 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
     rows, draws = problem.row.size, problem.arm.size + problem.outcomes.guide.size
 
     def bytes_of(rows: int, draws: int, words: int) -> tuple[int, int]:
-        """The numbers of one thread block, and those of teams that add up together."""
+        """The bytes of one thread block's own data, and the bytes of the teams that share their sums."""
         team = 8 * doubles + 4 * (integers + batch * words)
         return 8 * (size + rows) + 4 * (draws + 1), sharers * team + 8 * products
 
-    # The first that fits: tables are copied, and outcomes counted, where there is room for it.
+    # Takes the first layout that fits. It copies tables and counts outcomes if there is room.
     rows, draws = rows * (8 * rows <= STAGED_BYTES), draws * (4 * draws <= STAGED_BYTES)
     words *= not dense and group > COMPARED
     choices = [(rows, draws, words), (0, 0, words), (0, 0, 0)]

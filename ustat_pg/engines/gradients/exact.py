@@ -1,11 +1,11 @@
-"""The exact engine: every outcome of a minibatch with its probability, and no closed form.
+"""The exact engine: every outcome of a minibatch with its probability, without closed forms.
 
-A group's outcomes are enumerated as tuples (every order apart) or as counts (how often each
-outcome of one rollout occurs, with the multinomial probability), which is far smaller and the
-same for every estimator that does not look at the order of a group; so are the prompts of a
-minibatch. Minibatches are enumerated
-jointly: no sum of variances, no independence is used, so what comes out owes nothing to the
-theory that it is held against.
+A group's outcomes are enumerated as tuples (each order separately) or as counts (how often each
+outcome of one rollout occurs, with the multinomial probability). Counts are far fewer and give the
+same result for every estimator that ignores the order of a group. The prompts of a
+minibatch are counted in the same way. Minibatches are enumerated
+jointly, without sums of variances or independence, so the result does not depend on the
+theory that it tests.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from .cell import (
 )
 
 LIMIT = 1_000_000
-"""Outcomes of a minibatch, over all contexts, that are still enumerated."""
+"""The most outcomes of a minibatch, over all contexts, that are enumerated."""
 
 PROMPTS_LIMIT = 4_000
-"""Choices of prompts, each of which costs a loop of its own."""
+"""The most choices of prompts; each choice takes a separate loop."""
 
 WORK_LIMIT = 2e9
-"""Multiplications of the quadratic forms, for each estimator."""
+"""The most multiplications in the quadratic forms, for each estimator."""
 
 _CHUNK_BYTES = 16_000_000
 
 _PAIRS = 16
-"""Pairs of outputs whose product takes as long as an advantage."""
+"""The number of products of pairs that takes as long as one advantage."""
 
 _A_CHOICE, _A_CELL = 64, 16_000
-"""Advantages that take as long as the loop's turn for a choice of prompts, and as a cell's own tables."""
+"""The number of advantages that takes as long as one loop for a choice of prompts, or a cell's tables."""
 
 
 def size(cell: GradientCell, *, tuples: bool = False) -> int:
-    """How many outcomes of a minibatch there are, summed over the choices of prompts, their orders apart."""
+    """The number of outcomes of a minibatch, summed over the choices of prompts, each order separately."""
     counts = [int(count) for count in cell.problem.outcomes.counts]
     groups = [
         count**cell.group_size if tuples else comb(count + cell.group_size - 1, cell.group_size)
@@ -72,25 +72,25 @@ def size(cell: GradientCell, *, tuples: bool = False) -> int:
 
 
 def _choices(cell: GradientCell) -> int:
-    """How many choices of prompts there are."""
+    """The number of choices of prompts."""
     contexts, batch = cell.problem.contexts, cell.batch_size
     return {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
 
 
 def effort(cell: GradientCell, quantities: int, *, tuples: bool = False) -> float:
-    """Roughly the advantages that a number of quantities take, with what else costs as much."""
+    """The rough cost of some quantities, in advantages; other work is converted to the same unit."""
     outputs = cell.batch_size * cell.group_size
     outcomes = size(cell, tuples=tuples) * outputs * (1 + outputs / _PAIRS)
     return float((outcomes + _A_CHOICE * _choices(cell)) * quantities + _A_CELL)
 
 
 def require(cell: GradientCell, *, tuples: bool = False) -> None:
-    """Raise :class:`InfeasibleError` where there are too many outcomes, and say how many."""
+    """Raise :class:`InfeasibleError` if there are too many outcomes; the message gives the number."""
     number, choices = size(cell, tuples=tuples), _choices(cell)
     contexts, batch = cell.problem.contexts, cell.batch_size
     work = number * (batch * cell.group_size) ** 2
     if number > LIMIT or choices > PROMPTS_LIMIT or work > WORK_LIMIT:
-        # Too long a whole number has no float; its logarithm has.
+        # A very long whole number does not fit in a float, but its logarithm does.
         raise InfeasibleError(
             f"enumeration needs 10^{log10(number):.1f} outcomes over 10^{log10(choices):.1f} "
             f"choices of prompts (B = {batch}, G = {cell.group_size}, {contexts} contexts); "
@@ -103,8 +103,8 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
     """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,).
 
     Arguments:
-        tuples: keep every order of outputs and prompts apart; else one stands for all, with the
-            probability of them together.
+        tuples: keep each order of outputs and prompts separate; otherwise one order represents all, with
+            their total probability.
     """
     require(cell, tuples=tuples)
     problem = cell.problem
@@ -139,7 +139,7 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
 def prompts_of(
     cell: GradientCell, *, ordered: bool = False
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every choice of prompts with its probability; one order of them for all, unless they are ordered."""
+    """Every choice of prompts with its probability; one order represents all, unless they are ordered."""
     everyone, probs = range(cell.problem.contexts), cell.problem.context_probs
     batch = cell.batch_size
     choices: Iterable[tuple[int, ...]]
@@ -187,10 +187,10 @@ def measure(
     *,
     tuples: bool = False,
 ) -> MomentSums:
-    """The quantities' exact means; the block is not used.
+    """The exact means of the quantities; the block is not used.
 
     Arguments:
-        tuples: enumerate every order of a group; needed for an estimator that depends on it.
+        tuples: enumerate every order of a group; an estimator that depends on the order needs this.
     """
     problem = cell.problem
     labels = estimators_of(quantities)
@@ -210,7 +210,7 @@ def measure(
             e: e.advantages(problem, draws) / (cell.batch_size * cell.group_size) for e in labels
         }
         products = [
-            # A pair of prompts stands for both its orders.
+            # A pair of prompts represents both of its orders.
             (b, c, (1 + (b < c)) * gram(x, y)[draws.arms[:, b, :, None], draws.arms[:, c, None]])
             for b, x in enumerate(contexts)
             for c, y in enumerate(contexts)

@@ -1,8 +1,8 @@
-"""The lanes of the cpu engine: replications side by side, one to a vector lane.
+"""The lanes of the cpu engine: one replication per vector lane.
 
-:func:`one_prompt_block` takes what most claims ask: one prompt a replication, scores in kron form,
-squared errors and distances of estimators made of P and Q (see
-:mod:`ustat_pg.engines.gradients.scalar`). It reads a group from how often each outcome occurred.
+:func:`one_prompt_block` serves most claims: one prompt per replication, scores in kron form,
+squared errors and distances of estimators that are combinations of P and Q (see
+:mod:`ustat_pg.engines.gradients.scalar`). It reads a group as the counts of its outcomes.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from .scalar import (
 )
 
 LANES = 64
-"""Replications side by side; a constant, and rows of it in flat arrays, let loops be vectors."""
+"""Replications per vector. It is constant, and flat arrays have rows of it, so that loops vectorise."""
 
 (SUM, AT_P, AT_Q, LIN_P, LIN_Q, PP, PQ, QQ, SCALE, PROBS_SQ) = (row * LANES for row in range(10))
 STATS = 10 * LANES
 COMPARED_OUTCOMES = 20
-"""Outcomes that are counted by comparing every word with every threshold; more are searched for."""
+"""The most outcomes that are counted by comparing each word with each threshold; more use a search."""
 LARGEST_COUNT = 0xFFFF
 COLUMNS = np.uint64(4)
-"""Numbers in a row of an outcome; without a sign, as what makes an index, which then asks for none."""
+"""Numbers in an outcome's row. It is unsigned, like all parts of an index, to avoid sign checks."""
 AT_REWARD, AT_PROB, AT_LINEAR = np.uint64(REWARD), np.uint64(PROB), np.uint64(LINEAR)
 
 
 @body
 def one_prompt_block(first, replications, key, group, design, tables, quantities, total, products):
-    """Means and products as ``block`` fills them, for one prompt and quantities of P and Q alone.
+    """Fill means and products as ``block`` does, for one prompt and quantities of only P and Q.
 
     ``stats`` holds, for each of LANES replications, in units of G: Σz (SUM), the parts of P and Q
     along π (AT) and g (LIN), their inner products before centring (PP, PQ, QQ), ‖φ(x)‖² (SCALE)
     and ‖π(x)‖² of its prompt.
     """
-    # Taken out once: a tuple of arrays handed on costs as much as many lanes' arithmetic.
+    # Unpacked once, because passing a tuple of arrays costs as much as the arithmetic of many lanes.
     prompts, search, distinct, target_sq = (
         tables.contexts,
         tables.outcomes,
@@ -68,7 +68,7 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
     words = empty_lines(quads * 2 * LANES).view(np.uint32)
     by_quad = words.reshape((quads, 4 * LANES))
     prompt_words = np.empty((1, 4 * LANES), np.uint32)
-    # Counts are narrow, so that all of them lie in the nearest cache.
+    # Counts use small integers, so that all of them fit in the nearest cache.
     counts = empty_lines(fours * LANES).view(np.uint16)
     by_four, by_outcome = counts.reshape((fours, 4 * LANES)), counts.reshape((4 * fours, LANES))
     rows = np.zeros((fours, 4, tables.row.shape[2]))
@@ -78,9 +78,9 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
     mass = np.zeros((tables.probs.shape[1], 2))
     xs = np.zeros(LANES, np.int64)
     stats = empty_lines(STATS)
-    # Lanes that a short block leaves empty are computed too, and a table is read at their sums.
+    # The unused lanes of a short block are computed too, and tables are read at their sums.
     stats[:] = 0.0
-    # Only the sums are read: no estimator here divides by the deviation.
+    # Only the sums are used, because no estimator here divides by the deviation.
     sums = stats[: 2 * LANES].reshape((2, LANES))
     stats[SCALE : SCALE + LANES] = tables.features_sq[0]
     stats[PROBS_SQ : PROBS_SQ + LANES] = tables.probs_sq[0]
@@ -105,7 +105,7 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
                 _count_by_search(group, only, only_guide, only_cells, shift, words, counts)
             _sum_counts(by_four, rows, moving, stats)
         else:
-            # Searches first, over the outcome numbers' own words: fewer tables at a time in the cache.
+            # All searches come first and overwrite the words, so that the cache needs fewer tables at a time.
             if contexts == 1:
                 _choose(group, only, only_guide, only_cells, shift, words)
             else:
@@ -119,7 +119,7 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
             one, other = quantities.first[q], quantities.second[q]
             less = 1.0 if quantities.quantity[q] == DISTANCE else 0.0
             _squared(q, one, other, less, group, target_sq, coef, stats, value)
-            # As in block: sums about the first replication's values.
+            # As in ``block``, sums are about the first replication's values.
             if start == 0:
                 base[q] = value[q, 0]
             for lane in range(LANES):
@@ -137,13 +137,13 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
 
 @body
 def _moving(kinds):
-    """Whether some estimator's weights do not sum to 0, so that π enters its norm."""
+    """Whether some estimator's weights do not sum to 0, so that its norm depends on π."""
     return (kinds == PROMPT_ONLY).any() or (kinds == BY_COUNT).any()
 
 
 @body(apart=True)
 def word_rows(first, slot, key, out):
-    """The words of LANES replications in a row at one slot, (⌈G/4⌉, 4 LANES)."""
+    """The words of LANES consecutive replications at one slot, (⌈G/4⌉, 4 LANES)."""
     for quad in range(len(out)):
         for lane in range(LANES):
             w0, w1, w2, w3 = words_at(quad, slot, first + lane, key)
@@ -155,7 +155,7 @@ def word_rows(first, slot, key, out):
 
 @body
 def _choose_prompts(design, words, search, xs):
-    """The only prompt of each lane, by its word; the first one where the design is FIXED."""
+    """The only prompt of each lane, which its word selects; the first prompt if the design is FIXED."""
     for lane in range(LANES):
         if design == IID:
             xs[lane] = pick(words[lane], search.ends, search.guide, search.cells, search.shift)
@@ -167,7 +167,7 @@ def _choose_prompts(design, words, search, xs):
 def _count_by_comparison(group, ends, words, counts):
     """How often each outcome of a problem's only prompt was drawn, (4 ⌈M/4⌉, LANES).
 
-    The number of words below an outcome's upper end is how often it or one before it was drawn.
+    The number of words below an outcome's upper end counts the draws of this and earlier outcomes.
     """
     counts[:] = 0
     for j in range(len(ends)):
@@ -193,7 +193,7 @@ def _count_by_comparison(group, ends, words, counts):
 
 @body(apart=True)
 def _count_by_search(group, ends, guide, cells, shift, words, counts):
-    """The same (4 ⌈M/4⌉ LANES,), with one search a word (4 ⌈G/4⌉ LANES,)."""
+    """The same counts (4 ⌈M/4⌉ LANES,), from one search per word (4 ⌈G/4⌉ LANES,)."""
     counts[:] = 0
     for i in range(group):
         for lane in range(LANES):
@@ -203,7 +203,7 @@ def _count_by_search(group, ends, guide, cells, shift, words, counts):
 
 @body(apart=True)
 def _sum_counts(counts, rows, moving, stats):
-    """The stats of all lanes from counts of outcomes that are one to an arm, four at a time."""
+    """The stats of all lanes from counts of outcomes, one outcome per arm, four at a time."""
     stats[: QQ + LANES] = 0.0
     for i in range(len(counts)):
         z0, z1, z2, z3 = (
@@ -238,29 +238,29 @@ def _sum_counts(counts, rows, moving, stats):
 
 @body(apart=True)
 def _choose(group, ends, guide, cells, shift, words):
-    """Outcomes in place of words (4 ⌈G/4⌉ LANES,), all of one prompt."""
+    """Replace words by outcomes (4 ⌈G/4⌉ LANES,), all of one prompt."""
     for at in range(group * LANES):
         words[at] = pick(words[at], ends, guide, cells, shift)
 
 
 @body(apart=True)
 def _choose_of_each(group, xs, ends, guide, cells, shift, words):
-    """Outcomes in place of words (4 ⌈G/4⌉ LANES,), of each lane's own prompt."""
+    """Replace words by outcomes (4 ⌈G/4⌉ LANES,), of each lane's own prompt."""
     for i in range(group):
         for lane in range(LANES):
             at = i * LANES + lane
             words[at] = pick_at(words[at], xs[lane], ends, guide, cells, shift)
 
 
-# The arrays of the next two are not said to be apart: as vectors, writes at random places are slow.
+# The next two do not declare distinct arrays: vectorised writes at random places are slow.
 
 
 @body
 def _sum_outcomes(used, group, moving, outcomes, row, xs, words, often, stats):
-    """The stats of the lanes in use from outcomes that are one to an arm; ``often`` enters and leaves at 1.
+    """The stats of the used lanes from outcomes, one per arm; ``often`` is 1 before and after.
 
-    An output adds to n², the square of how often an outcome occurred, what it grows by: 2n + 1, which
-    ``often`` holds.
+    An output raises the square n² of its outcome's count by 2n + 1. That is the number that
+    ``often`` stores.
     """
     for lane in range(used):
         whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
@@ -288,7 +288,7 @@ def _sum_outcomes(used, group, moving, outcomes, row, xs, words, often, stats):
 
 @body
 def _sum_arms(used, group, moving, outcomes, row, arm, xs, words, mass, stats):
-    """The same from outcomes of which several have one arm; ``mass`` (K, 2) enters and leaves at 0."""
+    """The same stats if several outcomes have one arm; ``mass`` (K, 2) is 0 before and after."""
     for lane in range(used):
         whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
         first = np.uint64(xs[lane] * outcomes)
@@ -329,9 +329,9 @@ def _keep(lane, whole, at_p, at_q, lin_p, lin_q, pp, pq, qq, stats):
 
 @body(apart=True)
 def _squared(q, one, other, less, group, target_sq, coef, stats, value):
-    """Quantity q of each lane: a square as in own_gram; for an error, less 2⟨·, g⟩ - ‖g‖².
+    """Quantity q of each lane: a square as in own_gram, minus 2⟨·, g⟩ - ‖g‖² for an error.
 
-    It is of one estimator, or of one less another where ``less`` is 1, which is a distance.
+    It is for one estimator; if ``less`` is 1, it is for the difference of two, which is a distance.
     """
     error, share = 1.0 - less, 1.0 / group
     for lane in range(LANES):
@@ -348,7 +348,7 @@ def _squared(q, one, other, less, group, target_sq, coef, stats, value):
 
 @body(apart=True)
 def _add(value, added, multiplied):
-    """The quantities (Q, LANES) added to their sums and products, lane by lane."""
+    """Add the quantities (Q, LANES) to their sums and products, lane by lane."""
     for q in range(len(value)):
         for lane in range(LANES):
             added[q, lane] += value[q, lane]

@@ -1,4 +1,4 @@
-"""The reference engine: plain NumPy, written to be read; slow, and the one the others answer to."""
+"""The reference engine: readable plain NumPy. It is slow, and it is the standard for the others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Dra
 def different(
     cell: GradientCell, *, seed: int, first: int, replications: int
 ) -> tuple[Draws, Integers]:
-    """The different outcomes among replications ``first`` onwards, and each replication's place there,
-    (R,): small groups of few outcomes repeat, and what repeats is weighed once.
+    """The distinct outcomes among replications ``first`` onwards, and each replication's index in them,
+    (R,). Small groups of few outcomes repeat, so the advantages of each are computed once.
     """
     contexts, chosen = _outcomes(cell, seed, first, replications)
     most, atoms = cell.problem.contexts, cell.problem.outcomes.arms.shape[1]
@@ -95,7 +95,7 @@ def measure(
 
 
 def values_of(cell: GradientCell, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:
-    """The quantities of each replication, (R, Q)."""
+    """The values of the quantities in each replication, (R, Q)."""
     problem = cell.problem
     contexts, place = np.unique(draws.contexts, return_inverse=True)
     scores = np.stack([problem.policy.scores(x) for x in contexts])

@@ -4,15 +4,15 @@ Every estimator here is a combination of three vectors of a prompt's group,
 
     P = (1/G) Σ zᵢ sᵢ,   Q = (1/G) Σ sᵢ,   W = (1/G) Σ Aᵢ sᵢ  (Aᵢ norm-weighted),
 
-namely P - b(x) Q for a baseline of the prompt only, (G P - Σz Q)/(G-1) for grpo, P - (Σz/G) Q for
+namely P - b(x) Q for a baseline b(x) of the prompt only, (G P - Σz Q)/(G-1) for grpo, P - (Σz/G) Q for
 the group mean, that over the group's deviation for the standardised one, (a₁(n) - a₀(n)) P + a₀(n) Q
-for a table by the number n of successes, W for the norm-weighted one. So a group is read once, and
+for a table by the number n of successes, W for the norm-weighted one. So the code reads a group once, and
 each estimator's squared error follows from inner products of these vectors and g.
 
 Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
 K-vectors only (tabular: φ(x) = e_x); and dense, s(x, k) given as an array (X, K, d).
 
-:func:`minibatches` takes every cell and quantity, and :func:`block` loops over it. Its scratch is passed in.
+:func:`minibatches` takes all cells and quantities; :func:`block` loops over it. Callers pass the scratch.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ ONE = np.uint64(1)
 LARGEST_WORD = np.uint64(MASK)
 
 CHUNK = 64
-"""Replications that a block adds up at once."""
+"""Replications that a block adds together."""
 
 
 class Search(NamedTuple):
-    """Thresholds of categorical draws, and tables by a word's first bits, which are its cell.
+    """Thresholds of categorical draws, and tables indexed by a word's first bits, which are its cell.
 
     Arguments:
         ends: thresholds, (..., M).
         guide: where the search for a word of each cell starts, (..., 2ⁿ).
-        cells: what makes of a word its outcome, (..., 2ⁿ): added to the word, with carry lost, it leaves
-            the outcome's number in the first bits. Those are all 1 for cells of several thresholds.
+        cells: numbers that map a word to its outcome, (..., 2ⁿ): the sum with the word, without carry, has
+            the outcome's number in the first bits. These bits are all 1 for cells of several thresholds.
         shift: 32 - n.
     """
 
@@ -65,15 +65,15 @@ class Tables(NamedTuple):
     Arguments:
         contexts: thresholds of ρ, (X,).
         outcomes: thresholds of each context's (arm, reward) pairs, (X, M).
-        arm, reward: those of each outcome, (X, M); rewards are about their context's ``centre`` (X,),
-            so that an offset of all rewards costs no precision.
+        arm, reward: of each outcome, (X, M); rewards are relative to their context's ``centre`` (X,),
+            so that a common offset of all rewards costs no precision.
         form: TABULAR, SHARED or DENSE.
         probs: π, (X, K); probs_sq: ‖π‖², (X,).
         features: φ(x), (X, m), for SHARED; features_sq: ‖φ(x)‖², (X,).
         dense: s(x, k), (X, K, d), for DENSE.
         norms: ‖s(x, k)‖², (X, K).
         linear: ⟨s(x, k), g⟩, (X, K); target_sq: ‖g‖².
-        row: reward, π and ⟨s, g⟩ of each outcome, (X, M, 4), side by side in memory; last, 0.
+        row: reward, π and ⟨s, g⟩ of each outcome, (X, M, 4), adjacent in memory; the last number is 0.
         distinct: whether no two outcomes of a context have the same arm.
     """
 
@@ -100,12 +100,12 @@ class Quantities(NamedTuple):
 
     Arguments:
         kinds: PROMPT_ONLY, GRPO, ... of each estimator, (E,).
-        baselines: b(x) of each, about the context's centre, (E, X).
-        by_count: a₀(n) and a₁(n) - a₀(n) of each that is a table, (E, 2, G+1).
-        centre: what rewards are about, (X,).
+        baselines: b(x) of each, relative to the context's centre, (E, X).
+        by_count: a₀(n) and a₁(n) - a₀(n) of each table, (E, 2, G+1).
+        centre: the centre of the rewards, (X,).
         weighted, standardised: whether one of them is norm-weighted, or divides by the deviation.
         quantity: SQUARED_ERROR, DISTANCE, ... of each quantity, (Q,).
-        first: its estimator, (Q,); second: its other estimator, or number of direction, (Q,).
+        first: its estimator, (Q,); second: its other estimator, or the index of its direction, (Q,).
         along: ⟨s(x, k), u⟩ for each direction u, (J, X, K); target_along: ⟨g, u⟩, (J,).
     """
 
@@ -123,14 +123,14 @@ class Quantities(NamedTuple):
 
 
 class Room(NamedTuple):
-    """The scratch of one replication: what is read before it is written is ``order``, 0 to X - 1.
+    """The scratch of one replication. Only ``order`` needs a value at the start: 0 to X - 1.
 
     Arguments:
         order, undo, xs: for the prompts, (X,), (B,), (B,).
         chosen: outcomes of a group, (G,).
         mass: weights by arm or coordinate, (V, B, W).
         weights: (V, G).
-        sums: sums of rewards; one over their deviation, 0 where all are equal, (2, B).
+        sums: sums of rewards, and 1 / their deviation, or 0 if all are equal, (2, B).
         gram: (B, B, V, V).
         lin, lin_along: (B, V), (J, B, V).
         coef: (E, V, B); diff: (V, B).
@@ -152,8 +152,8 @@ class Room(NamedTuple):
 
 @body(inline=True)
 def pick(word, ends, guide, cells, shift):
-    """The outcome that a word chooses: by its cell, or by indexed search (Chen and Asau 1974)."""
-    # Numbers without a sign: as indices they need no look at whether they count from the end.
+    """The outcome that a word chooses: found by its cell, or by indexed search (Chen and Asau 1974)."""
+    # Unsigned numbers: as indices they need no check of whether they count from the end.
     place, bits = np.uint64(word), np.uint64(shift)
     cell = place >> bits
     j = ((place + cells[cell]) & LARGEST_WORD) >> bits
@@ -181,7 +181,7 @@ def pick_at(word, x, ends, guide, cells, shift):
 
 @body
 def draw_prompts(design, rep, key, search, order, undo, out):
-    """Choose the prompts of one replication; ``order`` enters and leaves as 0 to X - 1."""
+    """Choose the prompts of one replication; ``order`` is 0 to X - 1 before and after."""
     batch = len(out)
     if design == FIXED:
         for b in range(batch):
@@ -219,15 +219,15 @@ def draw_group(rep, slot, key, search, x, out):
 
 @body(inline=True)
 def successes(centre, group, whole):
-    """The rewards of 1 in a group of rewards 0 and 1, from their sum about a centre."""
+    """The number of rewards 1 in a group of rewards 0 and 1, from their sum about a centre."""
     return int(whole + group * centre + 0.5)
 
 
 @body(apart=True)
 def coefficients(kinds, baselines, by_count, centres, group, xs, sums, coef):
-    """Each estimator by its multiples of P, Q and W, (E, V, B), at prompts xs with reward sums."""
+    """The coefficients of P, Q and W in each estimator, (E, V, B), at prompts xs with reward sums."""
     coef[:] = 0.0
-    # Loops over prompts within a kind, so that each is one of vectors.
+    # The loop over prompts is the inner one, so that it vectorises.
     for e in range(len(kinds)):
         if kinds[e] == PROMPT_ONLY:
             for b in range(len(xs)):
@@ -343,7 +343,7 @@ def combine(coef, lin):
 @body
 def minibatches(first, count, key, group, design, tables, quantities, room, out):
     """Fill ``out`` (Q, count) with the quantities of replications ``first`` onwards."""
-    # Taken out of the tuples once for many replications: each array costs a reference counted.
+    # Unpacked once for many replications, because each array taken from a tuple counts a reference.
     form, arm, reward, norms = tables.form, tables.arm, tables.reward, tables.norms
     dense, linear, along = tables.dense, tables.linear, quantities.along
     kinds, baselines = quantities.kinds, quantities.baselines
@@ -403,13 +403,13 @@ def minibatches(first, count, key, group, design, tables, quantities, room, out)
                             others = weight_sum - norms[x, k]
                             others_weighted = weighted_sum - norms[x, k] * z
                         else:
-                            # The own norm dwarfs the others: add them up rather than subtract.
+                            # The prompt's own norm is much the largest: add, do not subtract.
                             for j in range(group):
                                 if j != n:
                                     norm = norms[x, arm[x, chosen[j]]]
                                     others += norm
                                     others_weighted += norm * reward[x, chosen[j]]
-                        # 0/0 is a baseline of 0 by definition, which is minus the centre here.
+                        # By definition 0/0 is a baseline of 0, which is minus the centre here.
                         baseline = -tables.centre[x]
                         if others > 0.0:
                             baseline = others_weighted / others
@@ -473,7 +473,7 @@ def block(first, replications, key, group, design, tables, quantities, room, tot
     for start in range(0, replications, CHUNK):
         used = min(CHUNK, replications - start)
         minibatches(first + start, used, key, group, design, tables, quantities, room, values)
-        # Sums about the first replication's values, which are near the mean: no cancellation.
+        # Sums are about the first replication's values. These are near the mean, so nothing cancels.
         if start == 0:
             for q in range(count):
                 base[q] = values[q, 0]
