@@ -16,5 +16,7 @@ NOT_PROVED = {
     "normalised": "a limit as G grows; the coefficients of its error are proved",
     "practical_mse": "an expansion in the learning rate",
     "arcsine": "a limit as G grows; what is climbed at each G is proved",
+    "gradient_mse_lm": "an experiment on language models",
+    "group_size_lm": "an experiment on language models",
 }
 """Results that have no proof by algebra, or only of a part, and why."""
