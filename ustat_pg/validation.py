@@ -50,7 +50,9 @@ def needed(what: str, extra: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
+    except MissingPackageError:
+        raise
+    except ImportError as error:  # a package that lacks one of its own says so in words of its own
         text = f"{what} needs pip install 'ustat_pg[{extra}]': {error}"
         raise MissingPackageError(text, name=error.name) from None
 

@@ -89,7 +89,7 @@ class Forecast:
         u, the best for the variance that was expected, were fixed before the sample. It is the
         predictable plug-in empirical Bernstein interval (Waudby-Smith and Ramdas 2024) at a fixed n.
         The mean cannot be outside the range, so the interval ends there: if a pilot missed a rare event, one
-            draw of it would otherwise extend the interval far below 0.
+        draw of it would otherwise extend the interval far below 0.
 
         Arguments:
             n: sample size.

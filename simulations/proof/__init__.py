@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import lru_cache
-from importlib.util import find_spec
+
+from ustat_pg.validation import MissingPackageError
 
 
 class Proof(StrEnum):
@@ -18,10 +19,10 @@ class Proof(StrEnum):
 @lru_cache
 def proof_of(stem: str) -> Proof | None:
     """Whether the closed forms of a result are proved; None without statements, or without sympy."""
-    if find_spec("sympy") is None:
+    try:
+        from .results import BY_STEM, NOT_PROVED
+    except MissingPackageError:
         return None
-    from .results import BY_STEM, NOT_PROVED
-
     if stem not in BY_STEM:
         return None
     if not all(each.proved for each in BY_STEM[stem]()):

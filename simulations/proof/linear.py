@@ -61,9 +61,11 @@ def reading(total: Sum) -> Any:
 def lemma_1() -> Iterator[Statement]:
     """Sample by sample: no mean is taken, sums over the group's own scores and rewards are equal."""
     pairs = G * (G - 1)
-    kernel = (distinct(G, "s z", "") - distinct(G, "s", "z")) / pairs
+    straight = distinct(G, "s z", "") + distinct(G, "", "s z")
+    crossed = distinct(G, "s", "z") + distinct(G, "z", "s")
+    kernel = (straight - crossed) / (2 * pairs)
 
-    v_statistic = (distinct(G, "s z", "") - distinct(G, "s", "z")) / G**2
+    v_statistic = (straight - crossed) / (2 * G**2)
     yield Statement(
         "grpo is the U-statistic with kernel ½(s₁-s₂)(z₁-z₂)",
         reading(kernel),
@@ -85,7 +87,12 @@ def lemma_1() -> Iterator[Statement]:
         {"the first part alone": reading(first)},
         "every G and every array of scores and rewards",
     )
-    yield Statement("both parts are uncorrelated", LAW.mean(first * second), 0)
+    yield Statement(
+        "both parts are uncorrelated",
+        LAW.mean(first * second),
+        0,
+        {"with z for a": LAW.mean(first * distinct(G, "s", "z")) / pairs},
+    )
 
 
 @proves("mse")
@@ -103,6 +110,7 @@ def theorem_2() -> Iterator[Statement]:
             "E z² for σ²": within + V**2 * T0 / (G * (G - 1)),
             "σ² tr F missing": within - VARIANCE * T0 / (G * (G - 1)),
             "Σ without g gᵀ": within + SQUARE / G,
+            "the explicit bound": formulas.grpo_error(G, single(), (high - low) ** 2 * T0),
         },
     )
     for name, estimate, shift in (
@@ -126,20 +134,24 @@ def theorem_2() -> Iterator[Statement]:
     ):
         gradient = LAW.moment("s z")
         yield Statement(f"mean of {name}", LAW.mean(estimate), share * gradient)
-    # The bound: two sums of squares are what it leaves.
-    swapped = (distinct(2, "s", "z") - V * distinct(2, "s", "")) / sympy.sqrt(2)
+    # The bound: two sums of squares are what it leaves. Of a, whose mean is 0, and two outputs
+    # ‖s₁a₂ - s₂a₁‖² = ‖s₁‖² a₂² + ‖s₂‖² a₁² - 2⟨s₁a₁, s₂a₂⟩.
+    about = Law(known={"z": 0})
+    swapped = (distinct(2, "s s", "z z") - distinct(2, "s z", "s z")) / 2
+    noise = about.moment("z z") * T0
     yield Statement(
         "σ² tr F - ‖g‖² is the mean of ½‖s₁a₂ - s₂a₁‖², at least 0",
-        LAW.mean(swapped * swapped) - 2 * SQUARE,
-        VARIANCE * T0 - SQUARE,
-        scope="every law",
+        about.mean(swapped),
+        noise - SQUARE,
+        {"σ² tr F + ‖g‖²": noise + SQUARE},
+        "every law",
     )
     reward = distinct(1, "z")
     yield Statement(
         "R²/4 - σ² is E (z_hi - z)(z - z_lo) and a square, at least 0",
         LAW.mean((high - reward) * (reward - low)) + (V - (low + high) / 2) ** 2,
         (high - low) ** 2 / 4 - VARIANCE,
-        scope="every law",
+        scope="every law of rewards from z_lo to z_hi",
     )
     width = (high - low) ** 2
     yield Statement(
@@ -148,6 +160,7 @@ def theorem_2() -> Iterator[Statement]:
         G
         * (G - 1)
         * (formulas.grpo_error(G, 0, width * T0) - 2 * formulas.grpo_error(G, 0, pair())),
+        scope="every G and every law of rewards from z_lo to z_hi",
     )
 
 
@@ -237,6 +250,7 @@ def corollary_4() -> Iterator[Statement]:
             "(G/(G-1))²": (G / (G - 1)) ** 2,
             "excess of order 1/G²": 1 + excess / G,
         },
+        "every G and every law whose oracle has an error",
     )
     yield Statement(
         "the same of a minibatch",
@@ -267,7 +281,10 @@ def corollary_5() -> Iterator[Statement]:
         "the slope of the error in b is 0 at b* alone",
         sympy.diff(noise, b),
         2 * T0 * (b - best) / G,
-        {"at V": 2 * T0 * (b - V) / G},
+        {
+            "at V": 2 * T0 * (b - V) / G,
+            "at E‖s‖z/E‖s‖": 2 * T0 * (b - LAW.moment("‖s‖ z") / LAW.moment("‖s‖")) / G,
+        },
     )
     yield Statement("its curvature is positive", sympy.diff(noise, b, 2), 2 * T0 / G)
     gain = formulas.baseline_square(0, CROSS, T0, -V)
@@ -284,6 +301,16 @@ def corollary_5() -> Iterator[Statement]:
         (gain - G * formulas.grpo_error(G, 0, pair())) / G,
         {"as the oracle": gain / G},
     )
+    binary = Law(binary=["z"])
+    p, no_push = binary.moment("z"), {binary.inner("s z", "s z"): 0}
+    even = {**no_push, binary.moment("s s z"): V * T0}
+    yield Statement(
+        "vanilla less grpo is positive if p > 1/G where E‖s‖²a is 0, but for ‖g‖²",
+        sympy.expand(error(VANILLA, binary) - error(GRPO, binary)).subs(even),
+        T0 * p * (G * p - 1) / (G * (G - 1)),
+        {"p > 1/2": T0 * p * (2 * p - 1) / (G * (G - 1))},
+        "every G and pass rate",
+    )
     yield Statement(
         "the oracle less the best constant",
         error(ORACLE) - noise.subs(b, best),
@@ -294,7 +321,7 @@ def corollary_5() -> Iterator[Statement]:
     linear = VANILLA - share * distinct(G, "s", "z") / G - level * distinct(G, "s") / G
     mean = share * (G - 1) * V + level
     yield Statement(
-        "a baseline of the others has the error of its mean, and β²(σ² tr F + ‖g‖²)(G-1)/G more",
+        "a baseline linear in the others has the error of its mean, and β²(σ² tr F + ‖g‖²)(G-1)/G more",
         error(linear),
         single(mean - V) / G + share**2 * (G - 1) / G * pair(),
     )
@@ -311,7 +338,11 @@ def theorem_7() -> Iterator[Statement]:
         "the slope of the noise in G is 0 at G* = 1 + √(c3/c1) alone",
         sympy.diff(noise, G).subs(c3, c1 * r**2),
         c1 * (G - best) * (G + best - 2) / (G - 1) ** 2,
-        {"√(c3/c1)": c1 * (G - r) * (G + r) / (G - 1) ** 2},
+        {
+            "√(c3/c1)": c1 * (G - r) * (G + r) / (G - 1) ** 2,
+            "c3 halved": c1 * ((G - 1) ** 2 - r**2 / 2) / (G - 1) ** 2,
+            "c2 inside the root": c1 * ((G - 1) ** 2 - r**2 - c2 / c1) / (G - 1) ** 2,
+        },
         scope,
     )
     yield Statement(
@@ -324,11 +355,13 @@ def theorem_7() -> Iterator[Statement]:
         {"without the 2": c1 + c2 + c1 * r},
         scope,
     )
-    # c1 = E‖g(X)‖² - ‖g‖² and c3 = E[σ² tr F + ‖g(X)‖²]; what is left is at least 0 (mse).
+    yield from constants()
+    # What is left is at least 0 (mse).
     phi, spread, signal = sympy.symbols("E[σ²trF] E‖g(X)‖² ‖g‖²", positive=True)
+    least, _, most = formulas.constants_from(0, phi, spread, signal)
     yield Statement(
         "c3 - 2 c1 is E[σ² tr F - ‖g(X)‖²] + 2‖g‖², at least 0: G* is at least 1 + √2",
-        formulas.pair_noise(phi, 1, spread) - 2 * (spread - signal),
+        most - 2 * least,
         (phi - spread) + 2 * signal,
         scope="every law",
     )
@@ -348,6 +381,56 @@ def theorem_7() -> Iterator[Statement]:
         sympy.diff((q + G) * (1 + c2 / G + c3 / (G * (G - 1))), G),
         slope / (G**2 * (G - 1) ** 2),
         scope="every q, c2/c1 and c3/c1",
+    )
+
+
+def constants() -> Iterator[Statement]:
+    """c1, c2 and c3 of moments, and of inner products of a step's own terms Aᵢ sᵢ."""
+    tau, phi, spread, signal = sympy.symbols("τ φ E‖g(X)‖² ‖g‖²", positive=True)
+    others, scope = G - 1, "every G and every law"
+    yield Statement(
+        "c1 G + c2 + c3/(G-1) of moments",
+        G
+        * formulas.minibatch_error(
+            1,
+            spread - signal,
+            formulas.grpo_error(G, tau - spread, formulas.pair_noise(phi, 1, spread)),
+        ),
+        formulas.budget_noise(G, *formulas.constants_from(tau, phi, spread, signal)),
+        {"c1 without ‖g‖²": formulas.budget_noise(G, spread, tau - spread, phi + spread)},
+        scope,
+    )
+    # Σ ‖sᵢ‖² (zᵢ - mean of the others)²; what is left of E‖ĝ‖² comes from pairs.
+    squares = distinct(G, "s s z z") - 2 * distinct(G, "s s z", "z") / others
+    squares += (distinct(G, "s s", "z z") + distinct(G, "s s", "z", "z")) / others**2
+    alpha = LAW.mean(squares) / G
+    yield Statement(
+        "α, the mean of ‖Aᵢ sᵢ‖² of a step's own terms",
+        alpha,
+        ADVANTAGE + VARIANCE * T0 / others,
+        {"τ": ADVANTAGE},
+        scope,
+    )
+    beta = SQUARE * (1 + 1 / others**2)
+    yield Statement(
+        "β, the mean of ⟨Aᵢ sᵢ, Aⱼ sⱼ⟩",
+        (LAW.mean(GRPO * GRPO) * G - alpha) / others,
+        beta,
+        {"‖g(X)‖²": SQUARE},
+        scope,
+    )
+    y = sympy.Symbol("y")
+
+    def as_one(three: tuple[Any, ...]) -> Any:
+        return sum(y**k * value for k, value in enumerate(three))
+
+    terms = tau + phi / others, spread * (1 + 1 / others**2)
+    yield Statement(
+        "c1, c2 and c3 of α, β and γ",
+        as_one(formulas.constants_of_pairs(*terms, signal, others, phi / tau)),
+        as_one(formulas.constants_from(tau, phi, spread, signal)),
+        {"α for τ": as_one(formulas.constants_from(terms[0], phi, spread, signal))},
+        scope,
     )
 
 

@@ -5,11 +5,12 @@ is known from the function without this part (the jackknife). The influences giv
 intervals that include three effects which a normal law ignores:
 
 - *skewness*: few parts are much larger than all others. Ends come from Student's law through Hall's (1992)
-cubic, which removes the skewness of a mean over its error, if they are the wider ones: unseen parts may make
-the law look skewed to the other side. The skewness of what k parts carry is about 2/k larger than it looks;
+  cubic, which removes the skewness of a mean over its error, if they are the wider ones: unseen parts may
+  make the law look skewed to the other side. The skewness of what k parts carry is about 2/k
+  larger than it looks;
 - *heavy tails*: an error estimated from parts of kurtosis κ has about 2n/(κ - 1) degrees of freedom;
 - *unseen parts*: if hardly more than two parts carry the spread, even larger parts may be missing, and the
-end on their side is not known.
+  end on their side is not known.
 """
 
 from __future__ import annotations

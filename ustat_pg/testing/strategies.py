@@ -79,7 +79,7 @@ def scores(
     """Hypothesis strategy: scores of groups, batch + (G, d), that shrink towards zero.
 
     The arrays are arbitrary, not from a policy: an algebraic identity holds for all arrays (Lemma 1,
-        ustatistic). To get rewards for the same groups, draw both with one G:
+    ustatistic). To get rewards for the same groups, draw both with one G:
     ``integers(2, 8).flatmap(lambda size: tuples(scores(size), rewards(size)))``.
 
     Arguments:

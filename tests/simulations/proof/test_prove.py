@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -68,12 +72,18 @@ def test_where_a_wrong_formula_is_right_is_said() -> None:
     assert not same.holds
 
 
-def test_what_has_no_proof_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prove", "limit_law"]) == 2
+@pytest.mark.parametrize("stem", ["limit_law", "group_size_lm"])
+def test_what_has_no_proof_says_why(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prove", stem]) == 2
     error = capsys.readouterr().err
-    assert "limit_law" in error
-    assert NOT_PROVED["limit_law"] in error
+    assert stem in error
+    assert NOT_PROVED[stem] in error
     assert len(error.splitlines()) == 1
+
+
+def test_statements_and_wrong_formulas_of_one_result_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["prove", "Theorem 2", "--show"]) == 0
     shown = capsys.readouterr().out
     assert "covariance of grpo" in shown
@@ -86,18 +96,56 @@ def test_closed_forms_take_fractions() -> None:
     assert BY_STEM
 
 
-@pytest.mark.parametrize("name", [e.name for e in errors().values() if e.file == FORMULAS])
+PLANTED = [
+    ([stem for stem in error.stems if stem in BY_STEM] or [*BY_STEM], error.old, error.new)
+    for error in errors().values()
+    if error.file == FORMULAS
+]
+OF_POOLS_AND_STEPS = [
+    (["group_size"], "square - spread, variance_trace", "square, variance_trace"),
+    (["group_size"], "beta / (1 + 1 / others**2)", "beta"),
+    (["group_size"], "alpha / (1 + phi_over_tau / others)", "alpha"),
+    (["count_advantages"], "mean(1, 0, lost[:-1])", "mean(1, 1, lost[:-1])"),
+    (["count_advantages"], "pairs(0, (a.failures", "pairs(1, (a.failures"),
+    (["count_advantages"], "turned = mixed if a is b else", "turned = mixed if size else"),
+]
+
+
+@pytest.mark.parametrize(("stems", "old", "new"), PLANTED + OF_POOLS_AND_STEPS)
 def test_a_planted_error_in_a_closed_form_is_refused_by_proof_alone(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, stems: list[str], old: str, new: str
 ) -> None:
-    error, known = errors()[name], vars(closed_forms)
+    known = vars(closed_forms)
     source = (ROOT / FORMULAS).read_text("utf-8")
     wrong = dict(known)
-    exec(compile(planted(source, error.old, error.new), FORMULAS, "exec"), wrong)
+    exec(compile(planted(source, old, new), FORMULAS, "exec"), wrong)
     for attribute, value in wrong.items():
         if callable(value) and attribute in known:
             monkeypatch.setattr(closed_forms, attribute, value)
     # Sizes that are enough to see an error, in a tenth of the time.
     monkeypatch.setattr(counts, "SIZES", range(1, 5))
-    asked = [stem for stem in error.stems if stem in BY_STEM] or BY_STEM
-    assert any(not each.proved for stem in asked for each in BY_STEM[stem]())
+    assert any(not each.proved for stem in stems for each in BY_STEM[stem]())
+
+
+BROKEN = """
+import sys
+from simulations.__main__ import main
+from simulations.proof import proof_of
+assert proof_of("mse") is None
+sys.exit(main(["prove", "mse"]))
+"""
+
+
+def test_a_broken_sympy_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "sympy.py").write_text("raise ImportError('sympy needs mpmath')", "utf-8")
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    ran = subprocess.run(
+        [sys.executable, "-c", BROKEN],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+    assert "sympy needs mpmath" in ran.stderr

@@ -12,9 +12,9 @@ A document is a list of worked examples, then one question with its answer::
 
 - A worked example ends with a newline; the question ends with ``?``, its answer with the end token.
 - Between ``?`` and ``=`` is a *scratch-pad*: letters drawn uniformly, which do not affect the reward. The
-models named ``short`` were trained without one.
+  models named ``short`` were trained without one.
 - All answers of a document have one style (12, 012 or 12.0), which only the worked examples show. So examples
-in the prompt help, as in in-context learning.
+  in the prompt help, as in in-context learning.
 
 ``base`` is weaker than ``strong``, ``in-context`` has the weights of ``strong`` and worked examples in every
 prompt, and ``short`` has no scratch-pad. The module needs neither torch nor transformers.

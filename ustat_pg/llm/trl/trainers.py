@@ -14,7 +14,7 @@ A script with ``RLOOTrainer`` gets another estimator by one line::
 Its step is then (1/BG) Σ sᵢ Aᵢ with these advantages and TRL's other settings. With a ``GRPOConfig`` of
 ``scale_rewards="none"`` it is TRL's GRPOTrainer, clipping and KL included, whose ``loss_type`` multiplies
 that step by one factor: dapo, dr_grpo, luspo, cispo or vespo. They need the version of TRL that is installed
-    with ``ustat_pg[llm]``, because they change its internals.
+with ``ustat_pg[llm]``, because they change its internals.
 """
 
 from __future__ import annotations
