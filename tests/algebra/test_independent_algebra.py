@@ -130,6 +130,14 @@ def test_a_pattern_has_a_falling_factorial_of_members(outputs):
         assert found.subs(G, size) == len(list(itertools.permutations(range(size), outputs)))
 
 
+@pytest.mark.parametrize(
+    "outputs", [("s",), ("s", "z"), ("s", "s z"), ("s", "s"), ("s z", "z h", "s")]
+)
+def test_a_score_alone_ends_a_member(outputs):
+    assert ANY.mean(distinct(G, *outputs)) == 0
+    assert Law(centred=()).mean(distinct(G, *outputs)) != 0
+
+
 NUMBERS = [
     ("z",),
     ("z", "z z"),
