@@ -129,14 +129,14 @@ def noise() -> Iterator[Statement]:
     square = EPISODES.inner("s R", "s R")
 
     def plain(size: int) -> Any:
-        push = (size - 1) * square
+        push = formulas.turn_push(size, square)
         return formulas.turn_square(sympy.Integer(size), moments, (value, variance), 1, 0, push)
 
     def others(size: int, pair: bool = True) -> Any:
         alone = (1 - Q) ** (size - 1)
         one_over = mean_over(size - 1, lambda k: over(k) if k else 0)
         twice = mean_over(size - 2, lambda k: over((k + 1) ** 2)) if pair else 0
-        push = (size - 1) * square * (1 + twice)
+        push = formulas.turn_push(size, square, twice)
         return formulas.turn_square(
             sympy.Integer(size), moments, (value, variance), alone, one_over, push
         )
@@ -163,14 +163,14 @@ def noise() -> Iterator[Statement]:
     # The whole episode's return, less the mean of the others', whatever turns they reach: every G.
     lone = linear.V, linear.VARIANCE
     squares = linear.T0, linear.CROSS, linear.ADVANTAGE
-    push = (G - 1) * linear.SQUARE * (1 + 1 / (G - 1) ** 2)
+    push = formulas.turn_push(G, linear.SQUARE, 1 / (G - 1) ** 2)
     yield Statement(
         "E‖ĝₜ‖² of episode",
         linear.LAW.mean(linear.GRPO * linear.GRPO),
         formulas.turn_square(G, squares, lone, 0, 1 / (G - 1), push),
         {
             "no pairs": formulas.turn_square(
-                G, squares, lone, 0, 1 / (G - 1), (G - 1) * linear.SQUARE
+                G, squares, lone, 0, 1 / (G - 1), formulas.turn_push(G, linear.SQUARE)
             )
         },
     )

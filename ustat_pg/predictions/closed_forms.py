@@ -280,6 +280,17 @@ def kept_share(reach: Any, group_size: Any) -> Any:
     return 1 - (1 - (1 - reach) ** group_size) / (group_size * reach)
 
 
+def turn_push(group_size: Any, square: Any, twice: Any = 0) -> Any:
+    """(G-1) ‖gₜ‖² (1 + E 1/(k+1)²), what the others add to one episode in G E‖ĝₜ‖² (turns).
+
+    Arguments:
+        group_size: G.
+        square: ‖gₜ‖².
+        twice: E 1/(k+1)² of the k others of two episodes who are there, 0 without a baseline.
+    """
+    return (group_size - 1) * square * (1 + twice)
+
+
 def turn_square(
     group_size: Any,
     moments: tuple[Any, Any, Any],
@@ -296,7 +307,7 @@ def turn_square(
         law: V and σ², mean and variance of a return, given that the turn is reached.
         alone: the probability that no other episode reaches the turn.
         over: E 1/k over the k others that reach it, if any does.
-        push: Σ E⟨sₜ Aₜ, sₜ' Aₜ'⟩ over the G-1 others.
+        push: :func:`turn_push`, Σ E⟨sₜ Aₜ, sₜ' Aₜ'⟩ over the G-1 others.
     """
     (norm, first, second), (value, variance) = moments, law
     own = second + 2 * value * alone * first + norm * (variance * over + value**2 * alone)

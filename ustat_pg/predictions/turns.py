@@ -26,7 +26,7 @@ from scipy.stats import binom
 from ..moments.episodes import Episodes, HasEpisodes, episodes_of
 from ..rounding import SQUARE
 from ..validation import Array, integer, number, one_of, record
-from .closed_forms import compared_share, kept_share, turn_square
+from .closed_forms import compared_share, kept_share, turn_push, turn_square
 
 CLIMBS = {
     "episode": "J, the expected return: unbiased",
@@ -307,18 +307,18 @@ def _noise(part: Episodes, scheme: str, size: int) -> Array:
     value = (probs @ returns) / reach
     variance = (probs @ returns**2) / reach - value**2
     f0 = probs @ norms
-    cross = (size - 1) * (_pull(part, part.to_go) ** 2).sum(axis=1)
+    square = (_pull(part, part.to_go) ** 2).sum(axis=1)
     f1 = probs @ (norms * (returns - value))
     f2 = probs @ (norms * (returns - value) ** 2)
     known = (f0, f1, f2), (value, variance)
     if scheme == "none":
-        return np.asarray(turn_square(size, *known, alone=1, over=0, push=cross))
+        return np.asarray(turn_square(size, *known, alone=1, over=0, push=turn_push(size, square)))
     # The baseline is the mean over the present ones, or 0 if there are none.
     alone = (1 - reach) ** (size - 1)
     one_over = _mean_of(size - 1, reach, lambda k: np.where(k > 0, 1 / np.maximum(k, 1), 0.0))
-    if size > 1:
-        cross = cross * (1 + _mean_of(size - 2, reach, lambda k: 1 / (k + 1.0) ** 2))
-    return np.asarray(turn_square(size, *known, alone, one_over, cross))
+    twice = _mean_of(size - 2, reach, lambda k: 1 / (k + 1.0) ** 2) if size > 1 else 0.0
+    push = turn_push(size, square, twice)
+    return np.asarray(turn_square(size, *known, alone, one_over, push))
 
 
 def _mean_of(count: int, chance: Array, of: Callable[[NDArray[np.int64]], Array]) -> Array:
