@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 
 class Proof(StrEnum):
-    """The answer of algebra on a result."""
+    """The result of the algebra for one result."""
 
     WHOLE = "proof"
     PART = "proof of a part"
