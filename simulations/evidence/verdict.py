@@ -97,7 +97,7 @@ class Statement:
         return max(ROUNDING * self.scale, self.floor)
 
     def gap(self, rival: str) -> float:
-        """Distance of the prediction from what the rival allows."""
+        """The distance of the prediction from the rival's region."""
         return self.rivals[rival].distance(self.prediction)
 
     def distinguishable(self, rival: str) -> bool:

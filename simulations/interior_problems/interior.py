@@ -87,7 +87,7 @@ def row_space(rows: Array, size: int) -> tuple[Array, Array]:
 
 
 class InteriorProblem(ABC):
-    """A problem with an interior optimum: its return with two derivatives, and what follows.
+    """A problem with an interior optimum: its return with two derivatives, and the derived properties.
 
     A subclass defines the return, the directions that it depends on and the compact
     set; this class computes the maximiser, the curvatures there and the nearest maximiser.

@@ -1,4 +1,4 @@
-"""``python -m simulations mutants``: plant each error, run the claims named, and say what survives."""
+"""``python -m simulations mutants``: plant each error, run the named claims, and list the survivors."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def untouched(planted: Iterable[PlantedError]) -> list[str]:
     rooms = dict.fromkeys(tuple(error.file.removesuffix(".py").split("/")[:2]) for error in planted)
     for package, room in rooms:
         public = import_module(f"{package}.{room}")
-        # A module without a list offers what it defines.
+        # A module without ``__all__`` offers its own definitions.
         own = [n for n, f in vars(public).items() if getattr(f, "__module__", 0) == public.__name__]
         for name in getattr(public, "__all__", [n for n in own if not n.startswith("_")]):
             function = unwrap(getattr(public, name))

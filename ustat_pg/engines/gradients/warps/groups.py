@@ -150,7 +150,7 @@ def successes(n, x, whole, t):
 
 @device_function
 def prompt_sums(n, b, x, rows, t, at, ints, reals):
-    """The stored sums of a group, equal in all its peers; returns its inner products with g."""
+    """Compute the sums of a group and store them; all its peers compute the same sums."""
     chosen, first = chosen_at(n, at, b), 4 * x * n.outcomes
     share = 1.0 / n.group
     whole = 0.0
