@@ -1,6 +1,6 @@
 """Engines of the experiments: whole training runs (:class:`Training`), one step along a gradient
-(:class:`OneStep`), a minibatch of practical losses (:class:`PracticalCell`), groups whose outputs count or
-not, and ``autograd``, which differentiates networks.
+(:class:`OneStep`), a minibatch of practical losses (:class:`PracticalCell`), groups where some outputs do not
+count, and ``autograd``, which differentiates networks.
 """
 
 from __future__ import annotations

@@ -4,18 +4,18 @@ A replication's estimate is the gradient, in the flat parameters, of
 
     (1/(BG)) Σ_b Σ_i A_{b,i} log π_θ(y_{b,i} | x_b)
 
-with advantages A held constant. A surrogate is linear in its advantages: where the gradients ∇ log π of
-all outputs fit in memory, they are taken once a problem under ``vmap``, and estimates are sums of them, by
+with constant advantages A. A surrogate is linear in its advantages: if the gradients ∇ log π of
+all outputs fit in memory, they are computed once a problem under ``vmap``, and estimates are sums of them, in
 coordinates of their span, which has far fewer dimensions than a network has parameters. A few
-surrogates of each block are differentiated as they stand, and must agree; where the gradients do not fit, all
+surrogates of each block are differentiated directly, and must agree; if the gradients do not fit, all
 are. The
-target g is the gradient of the return enumerated over all outputs. None reads the policy's own scores, so
-that what this engine finds is evidence of its own; only the words of draws, their thresholds and the
-baselines of the prompt are shared with the other engines. This module needs torch.
+target g is the gradient of the return enumerated over all outputs. No step reads the policy's own scores, so
+this engine gives independent evidence; it shares only the words of draws, their thresholds and the
+baselines of the prompt with the other engines. This module needs torch.
 
-A GPU takes as many replications at once as its free memory holds. It draws them itself, and of a block only
-the sums leave it, in one piece: what an advantage function would refuse is looked for once a problem.
-Threads take turns, since each would count the same memory as free.
+A GPU takes as many replications at once as its free memory holds. It draws them itself, and returns only
+the sums of a block, in one piece. Inputs that an advantage function would refuse are checked once a problem.
+Threads take turns, because each would count the same memory as free.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from ustat_pg.policies.models import Model, model_of
 from .drawn import Drawn, Outcomes
 
 NUMBERS_OF_AN_OUTPUT = 32
-"""About how many numbers live while an output is drawn."""
+"""The approximate number of values in memory while an output is drawn."""
 
 KEPT_PROBLEMS = 16
-"""Problems whose model, gradients and target are kept."""
+"""The number of problems for which model, gradients and target are kept."""
 
 KEPT_SHARE = 1 / 4
-"""The share of the memory that the gradients of a problem's outputs may take."""
+"""The share of the memory that the gradients of a problem's outputs may use."""
 
 SURROGATES = 8
-"""Replications of a block whose surrogates are differentiated though sums of gradients stand for them."""
+"""The replications of a block that are also differentiated directly, to check the sums of gradients."""
 
 ROUNDING = 1e-9
-"""The most that a sum of gradients may be off its surrogate's, for an advantage and a gradient of 1."""
+"""The largest error of a sum of gradients against its surrogate's, for an advantage and a gradient of 1."""
 
 _TURN = Lock()
-"""Held while a GPU works."""
+"""The lock that a thread holds while its GPU works."""
 
 
 @dataclass(eq=False)
@@ -91,7 +91,7 @@ class Prepared:
         return Outcomes(self.problem, self.model)
 
     def direction(self, number: int) -> Tensor:
-        """The unit vector of that number, in the frame."""
+        """The unit vector with that number, in the frame."""
         if number not in self._directions:
             unit = self.model.floats(direction(self.problem, number))
             self._directions[number] = self.framed(unit)
@@ -111,7 +111,7 @@ class Prepared:
             here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():
                 chances = model.all_log_probs(self.theta, here).exp()
-            # A constant changes no gradient of a mean, and the value keeps the most digits.
+            # A constant does not change the gradient of a mean; this one, the value, loses the fewest digits.
             values = (chances * rewards[here]).sum(-1, keepdim=True)
             weights = probs[here, None] * (rewards[here] - values)
 
@@ -125,7 +125,7 @@ class Prepared:
 
     @cached_property
     def gradients(self) -> Tensor | None:
-        """∇ log π of every output, prompt by prompt, (X K, d); None where they are too many to keep."""
+        """∇ log π of every output, prompt by prompt, (X K, d); None if they are too many to keep."""
         numbers = self.problem.contexts * self.problem.arms * self.model.d
         if BYTES * numbers > KEPT_SHARE * allowance(self.model.device):
             return None
@@ -133,7 +133,7 @@ class Prepared:
 
     @cached_property
     def frame(self) -> Tensor | None:
-        """Orthonormal columns, (d, m), that span the gradients and the target, and so all errors; None where
+        """Orthonormal columns, (d, m), that span the gradients and the target, and so all errors; None if
         gradients are not kept, or span as many dimensions as there are parameters.
         """
         if self.gradients is None or len(self.gradients) + 1 >= self.model.d:
@@ -141,7 +141,7 @@ class Prepared:
         return torch.linalg.qr(torch.cat([self.gradients, self.target[None]]).T).Q
 
     def framed(self, vectors: Tensor) -> Tensor:
-        """Vectors (..., d) of the span, or what of others lies in it, by the frame's columns, (..., m)."""
+        """Vectors (..., d), projected on the span, as coordinates in the frame's columns, (..., m)."""
         return vectors if self.frame is None else vectors @ self.frame
 
     @cached_property
@@ -172,7 +172,7 @@ class Prepared:
         return (weights * self.model.log_prob(theta, contexts, outputs)).mean()
 
     def at_once(self, estimators: int, outputs: int, *, differentiated: bool) -> int:
-        """The replications that fit at once, by their surrogates or by sums of gradients."""
+        """The replications that fit in memory together, with surrogates or with sums of gradients."""
         numbers, entries = NUMBERS_OF_AN_OUTPUT + 3 * estimators, self.model.d
         if differentiated:
             numbers += self.model.activity * (1 + estimators)
@@ -203,7 +203,7 @@ class Prepared:
         return sums.unflatten(0, weights.shape[:2])
 
     def require(self, estimators: Sequence[Estimator], group_size: int) -> None:
-        """Refuse, once, what an advantage function refuses of the problem's rewards or norms."""
+        """Refuse, once, rewards or norms of the problem that an advantage function refuses."""
         for estimator in estimators:
             if estimator.function is None and (estimator, group_size) not in self._allowed:
                 (possible,) = self.problem.outcomes.probs.ravel().nonzero()
@@ -216,7 +216,7 @@ class Prepared:
                 self._allowed.add((estimator, group_size))
 
     def _weighed(self, estimator: Estimator, drawn: Drawn) -> Tensor:
-        """Advantages of drawn outputs, (r, B, G), by an estimator that has a name."""
+        """Advantages of drawn outputs, (r, B, G), for an estimator with a name."""
 
         def of_prompt() -> Tensor:
             if estimator not in self._of_prompts:
@@ -235,7 +235,7 @@ class Prepared:
         return weighed
 
     def weighed(self, estimators: Sequence[Estimator], drawn: Drawn) -> tuple[Tensor, Tensor]:
-        """Outputs and advantages as :meth:`estimates` takes them, of what was drawn."""
+        """Outputs and advantages of the draws, in the form for :meth:`estimates`."""
         shown: Draws | None = None
         weights = []
         for estimator in estimators:
@@ -248,14 +248,14 @@ class Prepared:
         return drawn.places.flatten(1), torch.stack(weights, dim=1)
 
     def _shown(self, drawn: Drawn) -> Draws:
-        """The draws, as an advantage function of one's own reads them."""
+        """The draws, in the form for a user's advantage function."""
         norms = self.squared_norms.flatten()[drawn.places]
         arms = drawn.places % self.problem.arms
         parts = (drawn.contexts, arms, drawn.rewards, norms)
         return Draws(*(part.cpu().numpy() for part in parts))
 
     def values(self, quantities: Sequence[GradientQuantity], drawn: Drawn) -> Tensor:
-        """The quantities of each replication, (r, Q)."""
+        """The values of the quantities in each replication, (r, Q)."""
         estimators = estimators_of(quantities)
         places, weights = self.weighed(estimators, drawn)
         unequal = drawn.rewards.amin(-1) < drawn.rewards.amax(-1)
@@ -269,12 +269,12 @@ class Prepared:
         return torch.stack(list(values), dim=-1)
 
     def differences(self, quantities: Sequence[GradientQuantity], drawn: Drawn) -> Tensor:
-        """The most that an estimate is off its surrogate's gradient, against what it is made of, (r,)."""
+        """The largest error of an estimate against its surrogate's gradient, relative to its terms, (r,)."""
         places, weights = self.weighed(estimators_of(quantities), drawn)
         sums = self.estimates(places, weights)
         sums = sums if self.frame is None else sums @ self.frame.T
         off = (self.surrogates(places, weights) - sums).abs()
-        # Where all gradients cancel to rounding, that of numbers of about 1 is left.
+        # If all gradients cancel, the rounding error of numbers of about 1 remains.
         longest = 1 + self.squared_norms.amax().sqrt()
         largest = longest * weights.abs().amax((1, 2))
         return off.amax((1, 2)) / (largest + (largest == 0))
@@ -308,7 +308,7 @@ _LOCK = Lock()
 
 
 def prepared(problem: SoftmaxBandit, device: str) -> Prepared:
-    """The problem on a device, made once."""
+    """The problem on a device; it is built once."""
     place = problem.digest, device
     with _LOCK:
         if place not in _KEPT:
@@ -321,16 +321,16 @@ def prepared(problem: SoftmaxBandit, device: str) -> Prepared:
 def measure(
     cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
 ) -> MomentSums:
-    """The sums of a block: the reference engine's draws, and surrogates differentiated.
+    """The sums of a block, from the reference engine's draws and gradients of surrogates.
 
     Raises:
-        InputError: tables, and a device that is not there.
-        ArithmeticError: sums of gradients that are not the gradients of surrogates.
+        InputError: the problem has only tables, or the device is missing.
+        ArithmeticError: sums of gradients differ from the gradients of surrogates.
     """
     here = prepared(cell.problem, cell.device or "cpu")
     with here.turn:
         sums = here.sums(cell, quantities, block)
-    # All that a block leaves behind, in one piece.
+    # The complete result of a block, in one piece.
     off, *rest = sums.cpu().numpy()
     if not off <= ROUNDING:
         raise ArithmeticError(

@@ -1,4 +1,4 @@
-"""Draws as tensors: the integers of the other engines, made on the device that reads them."""
+"""Draws as tensors: the same integers as in the other engines, made on the device that uses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.sampling import rng
 
 APART = 2**33
-"""How far the words of one prompt's outcomes stand from those of the next: beyond the largest word."""
+"""The offset between the words of one prompt's outcomes and the next; it exceeds the largest word."""
 
 
 class Drawn(NamedTuple):
@@ -26,8 +26,8 @@ class Drawn(NamedTuple):
 
 
 class Outcomes:
-    """What the outputs of a problem can be, prompt by prompt in one row (X M,): the words at which each
-    ends, its output's number and its reward.
+    """The possible outputs of a problem, in one row (X M,) ordered by prompt: the words at which each
+    ends, the index of its output, and its reward.
     """
 
     def __init__(self, problem: SoftmaxBandit, model: Model) -> None:
@@ -58,7 +58,7 @@ class Outcomes:
         if cell.design == "iid":
             return torch.searchsorted(self.context_ends, words, right=True)
         for place in range(batch):
-            # A step of the shuffle: a place swaps with one of itself and those behind it.
+            # In a step of the shuffle, a place swaps with itself or a later place.
             here = order[:, place, None].clone()
             other = place + ((words[:, place, None] * (total - place)) >> 32)
             order[:, place, None] = order.gather(1, other)

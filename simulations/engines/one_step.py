@@ -1,7 +1,7 @@
-"""The gap after one training step, θ₁ = θ₀ + η ĝ: for policies whose whole runs nothing predicts.
+"""The gap after one training step, θ₁ = θ₀ + η ĝ: for policies without a prediction for whole runs.
 
-A network has no optimum within reach and no PL constant, but one step of it has few outcomes. Each is
-put into the policy itself, so that the step may be as long as one likes.
+A network has no reachable optimum and no PL constant, but one step of it has few outcomes. Each is
+inserted into the policy itself, so the step may have any length.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import Array, InputError
 
 _BLOCK = 4096
-"""Replications in a block: a step is drawn in NumPy."""
+"""Replications in a block; few, because NumPy draws a step."""
 
 _EXACTNESS = 1e-9
-"""Rounding error of an enumerated gap, as a share of its range."""
+"""The rounding error of an enumerated gap, as a share of its range."""
 
 
 @dataclass(frozen=True)
 class GapAfterStep:
-    """J* - J(θ₁) after a step of an estimator, J* that of the best answer to each prompt."""
+    """J* - J(θ₁) after a step of an estimator, where J* is the return of the best answers."""
 
     estimator: Estimator
 
@@ -49,16 +49,16 @@ class GapAfterStep:
 
 @dataclass(frozen=True, eq=False)
 class OneStep(Cell):
-    """One gradient step from a problem's parameters. Equal if everything that defines it is equal.
+    """One gradient step from a problem's parameters. Steps with equal definitions are equal.
 
     Arguments:
-        problem: at θ₀; rewards are sure, and its policy takes other parameters.
+        problem: the problem at θ₀; rewards are deterministic, and its policy can take other parameters.
         group_size: G.
         rate: η.
         batch_size: B, prompts drawn independently.
 
     Raises:
-        InputError: rewards that are drawn.
+        InputError: the rewards are random.
 
     >>> from ustat_pg.policies import PrefixSoftmax
     >>> from ustat_pg.problems import modular_sum
@@ -99,12 +99,12 @@ class OneStep(Cell):
 
     @cached_property
     def _known(self) -> dict[tuple[Estimator, bytes], float]:
-        """Gaps by the minibatches that have led to them."""
+        """The gaps after minibatches, by minibatch."""
         return {}
 
     @cached_property
     def _best(self) -> float:
-        """The return where each prompt has its best answer."""
+        """The return if each prompt gets its best answer."""
         return float(self.problem.context_probs @ self.problem.mean_rewards.max(axis=1))
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
@@ -115,7 +115,7 @@ class OneStep(Cell):
         return _EXACTNESS * self.range(quantity)[1]
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse also functions, and leave-one-out in a group of one."""
+        """Refuse unknown quantities, functions, and leave-one-out in a group of one."""
         super().require_quantity(quantity)
         assert isinstance(quantity, GapAfterStep)
         quantity.estimator.require_name("one step")
@@ -141,8 +141,8 @@ class OneStep(Cell):
         return MomentSums.of(self._gaps(quantities, draws))
 
     def _gaps(self, quantities: Sequence[GapAfterStep], draws: Draws) -> Array:
-        """The quantities of each minibatch, (R, Q); what is drawn twice is computed once."""
-        # No estimator by name looks at the order of a group.
+        """The quantities of each minibatch, (R, Q); a repeated minibatch is computed once."""
+        # No named estimator depends on the order of a group.
         outcomes = np.concatenate([draws.contexts[:, :, None], np.sort(draws.arms)], axis=2)
         distinct, back = np.unique(outcomes, axis=0, return_inverse=True)
         gaps = [[self._gap_after(one.estimator, row) for one in quantities] for row in distinct]

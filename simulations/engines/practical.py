@@ -1,13 +1,13 @@
 """Cells of Algorithm 2: a batch of prompts is split into minibatches, one plain gradient step each.
 
-All outputs are drawn by the policy at the start of the batch, so that all but the first minibatch meet
+The policy at the start of the batch draws all outputs, so all minibatches except the first have
 a policy that did not draw them. A :class:`PracticalCell` takes the steps before one minibatch, or a
-given drift in their place, and measures the gradient there:
+given drift instead of them, and measures the gradient there:
 
     ĝ = (1/B) Σ_b (1/G) Σᵢ Σₜ [ wₜ A_{b,i} + β (π_ref/π_θ - 1) ] sₜ.
 
 ``exact`` enumerates every outcome of the steps before and of the minibatch; ``reference`` draws them.
-Neither uses a closed form, and any rewards will do.
+Neither uses a closed form, and both accept any rewards.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from ustat_pg.rounding import DERIVED
 from ustat_pg.validation import Array, changed
 
 _BLOCK_NUMBERS = 2**22
-"""Entries of the gradients of a block, about; a block has 1,024 to 16,384 replications."""
+"""The approximate number of gradient entries in a block; a block has 1,024 to 16,384 replications."""
 
 _KEPT_NUMBERS = 2**20
-"""Entries of the tables that a cell keeps, about."""
+"""The approximate number of entries in the tables that a cell keeps."""
 
 _PATHS = 10_000
-"""Outcomes of the steps before that are still enumerated."""
+"""The most outcomes of the earlier steps that are enumerated."""
 
 _LIMIT = 20_000_000
-"""These times the outcomes of the minibatch."""
+"""The most outcomes of the earlier steps times those of the minibatch."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How token scores are weighted.
+    """The rule for the weights of token scores.
 
     Arguments:
         ratio: one of :data:`~ustat_pg.estimators.RATIOS`.
-        clip: ε of PPO's clipping, on either side or below and above; none unless given.
+        clip: ε of PPO's clipping, on both sides or (below, above); by default no clipping.
         kl_ratio: the ratio on the penalty.
     """
 
@@ -69,7 +69,7 @@ class Rule:
 
     @property
     def sides(self) -> tuple[float, float] | None:
-        """ε below and above, where weights are clipped."""
+        """ε below and above, if weights are clipped."""
         if self.clip is None or isinstance(self.clip, tuple):
             return self.clip
         return self.clip, self.clip
@@ -96,7 +96,7 @@ class _OfRule(ABC):
 
     @abstractmethod
     def errors(self, estimates: Any, target: Array) -> Array:
-        """What the quantity is made of, (n, d), by the estimates under rules and the target (d,)."""
+        """The vectors in the quantity, (n, d), from the estimates under rules and the target (d,)."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ class PracticalError(_OfRule):
 
 @dataclass(frozen=True)
 class TargetBias(PracticalError):
-    """⟨ĝ - target, ĝ' - target⟩ of two minibatches drawn apart at one θ: in the mean E‖E[ĝ|θ] - target‖²."""
+    """⟨ĝ - target, ĝ' - target⟩ of two independent minibatches at one θ; the mean is E‖E[ĝ|θ] - target‖²."""
 
     kind = "target-bias"
 
 
 @dataclass(frozen=True)
 class RatioBias(_OfRule):
-    """The same of ĝ less the estimate with the sequence ratio on the same draws: E‖ratio bias‖²."""
+    """The same for ĝ minus the estimate with the sequence ratio on the same draws: E‖ratio bias‖²."""
 
     kind = "ratio-bias"
 
@@ -132,19 +132,19 @@ PracticalQuantity = PracticalError | TargetBias | RatioBias
 
 @dataclass(frozen=True, eq=False)
 class PracticalCell(Cell):
-    """A minibatch of Algorithm 2. Equal if everything that defines it is equal.
+    """A minibatch of Algorithm 2. Cells with equal definitions are equal.
 
     Arguments:
-        problem: at θ_old, where the batch begins.
+        problem: the problem at θ_old, where the batch begins.
         group_size: G.
-        learning_rate: η of the steps before.
+        learning_rate: η of the earlier steps.
         batch_size: B, the prompts of a minibatch, drawn independently.
-        minibatch: its number in the batch, from 1; that many less one are steps before.
-        drift: a direction (d,) that replaces the sum of the gradients before; then minibatch is 1.
-        estimator: of the advantages.
+        minibatch: its number m in the batch, from 1; m - 1 steps come before it.
+        drift: a direction (d,) that replaces the sum of the earlier gradients; then minibatch is 1.
+        estimator: the estimator of the advantages.
         beta: β of the KL penalty, k3 in the loss.
-        reference: the policy of that penalty; π_old unless given.
-        weights: what the target multiplies each prompt's gradient of V_θ by, (X,); 1 unless given.
+        reference: the policy in that penalty; by default π_old.
+        weights: factors on each prompt's gradient of V_θ in the target, (X,); by default 1.
 
     >>> from ustat_pg.policies import PrefixSoftmax
     >>> from ustat_pg.problems import modular_sum
@@ -182,12 +182,12 @@ class PracticalCell(Cell):
         return f"practical/{self._drawn(1).name}/{digest(repr(words), arrays)}"
 
     def _drawn(self, count: int) -> GradientCell:
-        """A cell of that many minibatches, all drawn at θ_old."""
+        """A cell with that number of minibatches, all drawn at θ_old."""
         return GradientCell(self.problem, self.group_size, count * self.batch_size)
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """The minibatches of one replication: the steps before, this one and its twin."""
+        """The number of minibatches in one replication: the earlier steps, this one and its twin."""
         return self.minibatch + 1
 
     @property
@@ -196,7 +196,7 @@ class PracticalCell(Cell):
 
     @property
     def reserve(self) -> float:  # type: ignore[override]
-        """Half as many again after drawn steps: rare ones matter, which a pilot may lack."""
+        """1.5 after sampled steps, because rare steps matter and a pilot may miss them."""
         return 1.5 if self.minibatch > 1 else 1.0
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
@@ -211,17 +211,17 @@ class PracticalCell(Cell):
             )
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The least and the greatest value over all outcomes, all of them enumerated."""
+        """The least and the greatest value over all outcomes, by enumeration."""
         largest = self._enumerated(quantity)[1]
         return (0.0 if type(quantity) is PracticalError else -largest), largest
 
     def rounding(self, quantity: Quantity) -> float:
         return DERIVED * self._enumerated(quantity)[1]
 
-    # What both engines read.
+    # The code for both engines.
 
     def _advantages(self, draws: Draws) -> Array:
-        """What the draws of minibatches multiply vectors by: positive and negative advantages, and the
+        """The factors on vectors from the draws of minibatches: positive and negative advantages, and the
         penalty, (3, n, X K).
         """
         values = self.estimator.advantages(self.problem, draws)
@@ -239,7 +239,7 @@ class PracticalCell(Cell):
         )
 
     def _at(self, theta: Array) -> Any:
-        """What :meth:`_made_at` makes, kept where the steps before lead to few parameters."""
+        """The result of :meth:`_made_at`, stored if the earlier steps lead to few parameters."""
         key = theta.tobytes()
         if key not in self._tables:
             if len(self._tables) * self.problem.arms * self.problem.d > _KEPT_NUMBERS:
@@ -252,12 +252,12 @@ class PracticalCell(Cell):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Functions of tables are made anew in another process.
+        # Another process creates its functions of tables again.
         return {key: value for key, value in vars(self).items() if key != "_tables"}
 
     @cached_property
     def _reference_logs(self) -> Array:
-        """Log-probabilities of the tokens under the reference, as of a policy that draws, (X, K, T)."""
+        """Log-probabilities of the tokens under the reference, as for a sampling policy, (X, K, T)."""
         policy = self.reference or self.problem.policy
         return token_outcomes(changed(self.problem, policy=policy)).old
 
@@ -272,7 +272,7 @@ class PracticalCell(Cell):
         logs, d = outcomes.new - outcomes.old, self.problem.d
         pull = self.beta * kl_coefficients(self._reference_logs - outcomes.new, "k3", "loss")
 
-        # From the policy's own tables, not from what estimates are made of.
+        # Computed from the policy's own tables, not from the parts of estimates.
         policy = self.problem.policy.with_theta(theta)
         chance = self.problem.context_probs[:, None] * policy.probs
         scale = np.ones(len(chance)) if self.weights is None else np.array(self.weights)
@@ -312,7 +312,7 @@ class PracticalCell(Cell):
         moved = np.empty_like(thetas)
         for theta, rows in _alike(thetas):
             weights = coefficients[:, rows]
-            # Few outcomes differ: each is moved once, to the same bits wherever it stands.
+            # Few outcomes differ, so each is moved once, with the same bits at every place.
             first, back = _distinct(np.hstack([*weights]))
             estimates, _, frame = self._at(theta)
             steps = estimates(Rule(), weights[:, first]) @ frame.T
@@ -336,7 +336,7 @@ class PracticalCell(Cell):
 
     @cached_property
     def _paths(self) -> tuple[Array, Array]:
-        """Every θ that the steps before can lead to, (n, d), with its probability."""
+        """Every θ that the earlier steps can reach, (n, d), with its probability."""
         if self.minibatch == 1:
             return self._start(1), np.ones(1)
         ends, chances = [], []
@@ -354,7 +354,7 @@ class PracticalCell(Cell):
         return {}
 
     def _enumerated(self, quantity: Any) -> tuple[float, float]:
-        """The mean of a quantity, and its greatest size."""
+        """The mean of a quantity, and its greatest absolute value."""
         if quantity.label not in self._known:
             self.require_exact([quantity])
             coefficients, chances = self._outcomes
@@ -406,8 +406,8 @@ def _split(draws: Draws, parts: int) -> Iterator[Draws]:
 
 
 def _distinct(rows: Array) -> tuple[Integers, Integers]:
-    """Where each row (n, m) that differs from the others stands first, and which of them each is, (n,)."""
-    # One number a row sorts faster than the row.
+    """The first place of each distinct row of (n, m), and the distinct row's index for each row, (n,)."""
+    # Sorting one number per row is faster than sorting rows.
     sums = (rows * np.sqrt(np.arange(2.0, rows.shape[1] + 2))).sum(axis=1)
     _, first, back = np.unique(sums, return_index=True, return_inverse=True)
     if (rows[first][back] != rows).any():
@@ -416,7 +416,7 @@ def _distinct(rows: Array) -> tuple[Integers, Integers]:
 
 
 def _alike(thetas: Array) -> Iterator[tuple[Array, Integers]]:
-    """Each of some parameters (n, d) that differs from the others, and where it stands."""
+    """The distinct ones of some parameters (n, d), and the index of each."""
     first, back = _distinct(thetas)
     ends = np.cumsum(np.bincount(back))
     yield from zip(thetas[first], np.split(np.argsort(back, kind="stable"), ends[:-1]), strict=True)

@@ -1,4 +1,4 @@
-"""Cells of groups in which not all outputs count: of a size fixed beforehand, or with outputs lost."""
+"""Cells of groups in which some outputs do not count: a fixed smaller size, or lost outputs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ustat_pg.validation import Array
 
 @dataclass(frozen=True)
 class SizedCell(OrderedCell):
-    """Groups whose size was fixed for each prompt before any reward of them was seen.
+    """Groups with a size that was fixed for each prompt before any of its rewards was known.
 
     Arguments:
-        group_size: the largest.
+        group_size: the largest size.
         sizes: n(x), (X,).
-        pooled: whether a prompt counts by its outputs, as in a mean over all outputs of the batch, each
-            prompt's estimate times n(x)/E n; else each prompt counts alike.
+        pooled: whether a prompt's weight is its number of outputs, as in a mean over all outputs of a batch:
+            each estimate times n(x)/E n. If not, all prompts have equal weights.
     """
 
     sizes: tuple[int, ...] = ()
@@ -49,12 +49,12 @@ class SizedCell(OrderedCell):
 
 @dataclass(frozen=True)
 class SurvivorCell(OrderedCell):
-    """Groups of which only some outputs survive: an estimator of the survivors alone.
+    """Groups in which only some outputs survive; the estimator uses only the survivors.
 
     Arguments:
-        problem: each output that may be lost or not is two arms of equal score.
+        problem: each output has two arms of equal score, one for survival and one for loss.
         survives: whether an arm survives, (K,).
-        lone: whether the raw reward of a lone survivor counts; else it adds nothing.
+        lone: whether the raw reward of a lone survivor counts; if not, it adds nothing.
     """
 
     survives: tuple[bool, ...] = ()

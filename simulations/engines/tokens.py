@@ -1,4 +1,4 @@
-"""Cells of gradients whose outputs are divided by the tokens of other outputs too."""
+"""Cells of gradients in which the divisor of an output includes the tokens of other outputs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ustat_pg.validation import Array
 
 @dataclass(frozen=True)
 class TokenMeanCell(GradientCell):
-    """A cell whose loss is the sum over all tokens over their number, in place of outputs.
+    """A cell whose loss is the mean over all tokens, instead of over outputs.
 
-    Only engines that see a whole minibatch measure it: in the place of compiled ones stands reference.
-    A weight of each output alone needs no cell of its own: see :class:`~ustat_pg.problems.WeightedBandit`.
+    Only engines that see a whole minibatch can measure it, so reference replaces the compiled ones.
+    A weight of one output only needs no separate cell: see :class:`~ustat_pg.problems.WeightedBandit`.
 
     Arguments:
         lengths: tokens of every output, K whole numbers >= 1.
-        how: token-mean, over the minibatch, or prompt-mean, over each group.
-        scale: c, by which estimates are multiplied, at least 1; E|y| makes them comparable.
+        how: token-mean (over the minibatch) or prompt-mean (over each group).
+        scale: c, the factor on estimates, at least 1; E|y| makes them comparable.
         less_plain: whether the estimate of the sum over tokens on the same draws is subtracted, so that
             the difference has little noise.
 
@@ -70,7 +70,7 @@ class TokenMeanCell(GradientCell):
 
     @cached_property
     def _masks(self) -> Array:
-        """Which tokens each output has, (K, T)."""
+        """The mask of the tokens of each output, (K, T)."""
         lengths = np.array(self.lengths)
         return np.asarray(np.arange(lengths.max()) < lengths[:, None], dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""Cells of one turn's part of a group's gradient, where episodes take several turns."""
+"""Cells of one turn's part of a group's gradient, for episodes of several turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ustat_pg.rounding import DERIVED
 from ustat_pg.validation import Array
 
 _BLOCK = 8192
-"""Replications in a block: groups are drawn in NumPy."""
+"""Replications in a block; few, because NumPy draws the groups."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class OfTurn:
     Arguments:
         scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
         turn: t, from 0.
-        by_state: whether equal states stand together in place of turns.
-        lone: what it does where no other episode is there.
+        by_state: whether to compare equal states instead of equal turns.
+        lone: the rule if no other episode reaches the turn.
         episodes: the arms.
     """
 
@@ -52,7 +52,7 @@ class OfTurn:
 
 @dataclass(frozen=True, eq=False)
 class TurnCell(GradientCell):
-    """A cell that measures ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ: arms are episodes of one prompt, scores those of turn t.
+    """A cell that measures ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ: arms are episodes of one prompt, with scores of turn t.
 
     The bandit's own gradient is gₜ = E[sₜ R₁] = E[sₜ Rₜ].
 
@@ -76,7 +76,7 @@ class TurnCell(GradientCell):
         return cls(problem, group_size, episodes=episodes, turn=turn)
 
     def estimator(self, scheme: str, *, by_state: bool = False, lone: str = "reward") -> Estimator:
-        """A scheme over turns, with what is not its default in its name."""
+        """A scheme over turns; its name shows options that differ from the defaults."""
         words = [scheme, *["by state"] * by_state, *["lone turns dropped"] * (lone == "zero")]
         function = OfTurn(scheme, self.turn, by_state, lone, self.episodes)
         return Estimator(", ".join(words), function=function)

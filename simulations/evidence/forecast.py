@@ -1,8 +1,8 @@
 """Forecasts of a run's replications and processor seconds, from a small part of its work.
 
-Pilots are an eighth as long as a run's, so replications are estimates; the time of a pilot gives the time of
-a replication of its cell. A few enumerated tasks of each claim and kind of cell are timed, none of them a
-notable share of all; the others are taken to start as they did, and to be as fast for their weight.
+Pilots are an eighth as long as in a run, so replications are estimates. The time of a pilot gives the time of
+a replication of its cell. A few enumerated tasks of each claim and kind of cell are timed, none with a
+large share of all. The others are assumed to have the same start time, and the same speed per weight.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .store import Memory
 from .work import Work, environment
 
 REPLICATIONS = PILOT_REPLICATIONS // 8
-"""The replications of a gradient's pilot, for a plan."""
+"""The replications of a gradient's pilot in a forecast."""
 
 SLOW = 8.0
-"""How many times as long as others a task of a size may take before it is run again."""
+"""The factor by which a task may be slower than others of its size before it is run again."""
 
 PARTS, FEW = 4, 3
-"""A part of a pilot, or a few replications more, tells what starts a block from what a replication takes. So
-few tasks are timed at least, where there are as many.
+"""A part of a pilot, or a few more replications, separates a block's start time from that of a replication.
+At least this many tasks are timed, if they exist.
 """
 
 SAMPLE, SHARE = 5, 0.015
-"""The tasks of a kind that are timed, and the share of the kind's weight that one of them may have."""
+"""The number of timed tasks of a kind, and the largest share of the kind's weight in one of them."""
 
 
 Kind = tuple[type, str]
@@ -45,7 +45,7 @@ Kind = tuple[type, str]
 def plan_claims(
     claims: Sequence[Claim], options: Options, points: Sequence[Sequence[Point]] = ()
 ) -> list[Plan]:
-    """The plans of claims with what they cost, by short pilots and a sample of what is enumerated.
+    """The plans of claims with their costs, from short pilots and a sample of the enumerated tasks.
 
     Arguments:
         claims: designs.
@@ -53,8 +53,8 @@ def plan_claims(
         points: points of each claim's figures, measured together with its checks (default: none).
 
     Returns:
-        one plan each. Its replications are estimates; its seconds are those of this machine, of making
-        the checks, of all that is enumerated, and of pilots and replications.
+        one plan each. Its replications are estimates; its seconds are those of this machine: for creating
+        the checks, for all enumeration, and for pilots and replications.
     """
     with environment(options, None) as pool:
         clock = _Clock(Work(Memory(), options, pool))
@@ -85,18 +85,18 @@ def _plan(claim: Claim, points: Sequence[Point], clock: _Clock) -> Plan:
 
 
 class _Clock:
-    """The time of tasks, from those of them that it runs."""
+    """The time of tasks, from the tasks that the timer runs."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self._loaded: set[Kind] = set()
 
     def once(self, tasks: Iterable[Block]) -> Collection[Block]:
-        """The tasks, each once: checks and figures share some."""
+        """The tasks, each once, because checks and figures share some."""
         return {self.work.store.key(task.description): task for task in tasks}.values()
 
     def _load(self, kind: Kind, task: Block) -> None:
-        """Run a task that is not timed: the first of its kind loads or compiles what it calls."""
+        """Run a task that is not timed: the first of its kind loads or compiles the code that it calls."""
         if kind not in self._loaded:
             self._loaded.add(kind)
             self.work.run([task], "load")
@@ -116,7 +116,7 @@ class _Clock:
         return [work.taken(task) for task in tasks]
 
     def starts(self, pilots: Iterable[Block]) -> dict[Kind, float]:
-        """The time of a block before its first replication, by kind; the pilots are run."""
+        """The time of a block before its first replication, by kind; this runs the pilots."""
         pilots, starts = list(pilots), dict[Kind, float]()
         sampled = {kind: list(sample(alike, 1.0)) for kind, alike in _by_kind(pilots).items()}
         for kind, alike in sampled.items():
@@ -138,7 +138,7 @@ class _Clock:
     def draws(
         self, tasks: Iterable[Block], pilots: Mapping[str, Block], starts: Mapping[Kind, float]
     ) -> float:
-        """The seconds of blocks of draws, by the pilots of their cells and what starts a block."""
+        """The seconds of blocks of draws, from the pilots of their cells and the start time of a block."""
         seconds = 0.0
         for task in tasks:
             pilot = pilots[task.cell.name]
@@ -148,13 +148,13 @@ class _Clock:
         return seconds
 
     def enumeration(self, tasks: Iterable[Block]) -> float:
-        """The seconds of exact tasks, by a sample of each kind."""
+        """The seconds of exact tasks, from a sample of each kind."""
         seconds = 0.0
         for kind, alike in _by_kind(tasks).items():
             self._load(kind, min(alike, key=lambda task: task.weight))
             sampled = list(sample(alike))
             taken = self._taken(sampled, "enumerate")
-            # What starts a task and what its weight takes: their errors are shares of what is measured.
+            # Fits a task's start time and its time per weight; errors are relative to the measured time.
             rows = np.array([(1.0, task.weight) for task in sampled]) / np.array(taken)[:, None]
             (start, pace), _ = nnls(rows / rows.max(axis=0), np.ones(len(rows)))
             start, pace = (start, pace) / rows.max(axis=0)
@@ -163,8 +163,8 @@ class _Clock:
 
 
 def sample(tasks: Sequence[Block], share: float = SHARE) -> Iterator[Block]:
-    """The tasks of one kind that are timed for all: of those that are no notable share of their weight, the
-    heaviest and some spread over the others; of the few lightest where these are a notable share.
+    """The tasks of one kind that are timed for all: among those with a small share of the total weight, the
+    heaviest and some spread over the others; or the few lightest if these have a large share.
     """
     ordered = sorted(tasks, key=lambda task: (task.weight, task.cell.name))
     most = share * sum(task.weight for task in tasks)
@@ -174,7 +174,7 @@ def sample(tasks: Sequence[Block], share: float = SHARE) -> Iterator[Block]:
 
 
 def _after(pilot: Block, number: int) -> Block:
-    """A block after a pilot: a part of its length, or a few replications where that has no parts."""
+    """A block after a pilot: a part of its length, or a few replications if it has no parts."""
     count = pilot.replications // PARTS or FEW
     first = pilot.first + pilot.replications + number * count
     return replace(pilot, first=first, replications=count)

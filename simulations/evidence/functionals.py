@@ -1,7 +1,7 @@
-"""Functionals: what a check estimates, and how a block's sums become evidence on it.
+"""Functionals: the number that a check estimates, and the evidence on it from a block's sums.
 
-A mean, a combination of means (:class:`Linear`), a ratio, the slope of logarithms over several cells.
-Each knows what one replication of it may be at most. Those of a gap's law are in ``laws``.
+They are a mean, a combination of means (:class:`Linear`), a ratio, or the slope of logarithms over cells.
+Each knows the range of one replication. Functionals of a gap's law are in ``laws``.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .planning import MOST, replications_needed
 from .verdict import Evidence
 
 _RESERVE = 1.25
-"""A pilot's variance is itself an estimate: forecast one that is this much larger."""
+"""The factor on a pilot's variance in a forecast, because it is itself an estimate."""
 
 Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
 
 
 class Functional(ABC):
-    """A number that a check estimates, made of the means of quantities on cells."""
+    """A number that a check estimates, computed from the means of quantities on cells."""
 
     errs: ClassVar[bool] = True
-    """Whether draws can mislead: such a check takes a share of the claim's false alarms."""
+    """Whether random draws can mislead; such a check uses a share of the claim's false alarms."""
 
     @property
     @abstractmethod
     def cells(self) -> tuple[Cell, ...]:
-        """The cells that are measured."""
+        """The cells of the measurements."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class Functional(ABC):
 
     @property
     def parts(self) -> tuple[Functional, ...]:
-        """The functionals whose quantities are measured on their own cells only."""
+        """The parts, each with quantities that are measured on its own cells only."""
         return (self,)
 
     @property
@@ -66,19 +66,19 @@ class Functional(ABC):
         """Estimate and interval, from the sums of draws.
 
         Arguments:
-            sums: those of the draws, by cell.
+            sums: sums of the draws, by cell.
             alpha: the rate at which the interval may miss.
-            pilots: sums of other draws, which intervals are made for.
+            pilots: sums of other draws, for which intervals are designed.
         """
 
     @abstractmethod
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        """The replications for an interval of that half-width, by a pilot's sums."""
+        """The replications for an interval of a half-width, from a pilot's sums."""
 
 
 @dataclass(frozen=True)
 class Known(Functional):
-    """A number that sums or a search give of a problem, and that nothing draws: the same to either kind
+    """A number of a problem from sums or a search, without draws; it is the same for both kinds
     of evidence.
 
     Arguments:
@@ -111,7 +111,7 @@ class Known(Functional):
 
 
 class OfPoints(Functional):
-    """A number made of several functionals, which may be measured on several cells."""
+    """A number computed from several functionals, which may use several cells."""
 
     points: Sequence[Functional]
     """The functionals."""
@@ -126,22 +126,22 @@ class OfPoints(Functional):
 
     @property
     def parts(self) -> tuple[Functional, ...]:
-        # Another point's cell may take fewer steps than a quantity asks for.
+        # Another point's cell may have fewer steps than a quantity needs.
         return tuple(part for point in self.points for part in point.parts)
 
     @abstractmethod
     def of(self, values: np.ndarray) -> float:
-        """The number that the functionals' values (n,) give."""
+        """The number for given values (n,) of the functionals."""
 
     def number(self, values: Sequence[float]) -> float:
-        """The number of these values: none where one of them is none."""
+        """The number for these values; NaN if one of them is not finite."""
         return float(self.of(np.asarray(values))) if np.isfinite(values).all() else nan
 
     def exact(self, sums: Sums) -> float:
         return self.number([point.exact(sums) for point in self.points])
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        """From the functionals' evidence, whose intervals all hold but at the rate alpha."""
+        """The evidence from that on the functionals; all intervals are valid except at the rate alpha."""
         rate = alpha / len(self.points)
         parts = [point.evidence(sums, rate, pilots) for point in self.points]
         estimate = self.number([part.estimate for part in parts])
@@ -155,7 +155,7 @@ class OfPoints(Functional):
 
     @abstractmethod
     def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
-        """The ends of the number's interval and its standard error, by the functionals' evidence."""
+        """The ends of the number's interval and its standard error, from the functionals' evidence."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Linear(Functional):
         return Linear(self.cell, weights, factor * self.constant)
 
     def forecast(self, pilots: Sums) -> Forecast:
-        """The forecast of one replication by a pilot."""
+        """The forecast of one replication from a pilot."""
         _, mean, variance = self.moments(pilots)
         low, high = self.range
         kind = Forecast if self.cell.bounded else NearlyNormal
@@ -205,7 +205,7 @@ class Linear(Functional):
         """Count, mean and variance of one replication."""
         labels, block = sums[self.cell.name]
         place = {quantity: i for i, quantity in enumerate(labels)}
-        # Those that are read: another quantity of the block may be no number.
+        # Uses only the needed quantities, because other quantities of the block may be NaN.
         places = [place[quantity] for quantity, _ in self.weights]
         vector = np.array([weight for _, weight in self.weights])
         variance = float(vector @ block.covariance[np.ix_(places, places)] @ vector)
@@ -230,14 +230,14 @@ def mean_of(cell: Cell, quantity: Quantity) -> Linear:
 
 @dataclass(frozen=True)
 class EverySample(Linear):
-    """A mean of squares that is 0 because the square of every sample is 0.
+    """A mean of squares that is 0 because every sample's square is 0.
 
-    One sample that differs refutes an identity, and no number of samples errs on a true one: the
-    interval is the mean alone.
+    One different sample refutes an identity, and samples never refute a true one, so the
+    interval is only the mean.
 
     Arguments:
         cell, weights, constant: those of a :class:`Linear`.
-        limit: the means that are taken for rounding.
+        limit: the means that count as rounding.
     """
 
     limit: float = 0.0
@@ -257,11 +257,11 @@ class EverySample(Linear):
 
 @dataclass(frozen=True)
 class Ratio(Functional):
-    """E numerator / E denominator, both combinations on the same cell; the denominator positive.
+    """E numerator / E denominator, both combinations on the same cell, with a positive denominator.
 
     Arguments:
         numerator, denominator: the two sides.
-        size: the denominator's predicted value, which rounding errors are relative to.
+        size: the denominator's predicted value; rounding errors are relative to it.
     """
 
     numerator: Linear
@@ -282,7 +282,7 @@ class Ratio(Functional):
 
     @property
     def rounding(self) -> float:
-        """The rounding of the ratio, which is taken to be below 10."""
+        """The rounding of the ratio, which is assumed to be below 10."""
         return SUM + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
 
     def _excess(self, ratio: float) -> Linear:
@@ -290,7 +290,7 @@ class Ratio(Functional):
         weights = defaultdict[Quantity, float](float)
         for side, factor in ((self.numerator, 1.0), (self.denominator, -ratio)):
             for quantity, weight in side.weights:
-                # Of a quantity on both sides the range is that of the sum.
+                # For a quantity on both sides, the range is that of the sum.
                 weights[quantity] += factor * weight
         constant = self.numerator.constant - ratio * self.denominator.constant
         return Linear(self.numerator.cell, tuple(weights.items()), constant)
@@ -304,11 +304,11 @@ class Ratio(Functional):
         bottom, ratio = self.denominator.evidence(sums, alpha, pilots), self.exact(sums)
         n = bottom.replications
         if bottom.interval.low <= 0 or not isfinite(ratio):
-            # A denominator that may be 0 bounds no ratio.
+            # If the denominator may be 0, the ratio has no bound.
             return Evidence.unknown(n, alpha)
 
         def beyond(value: float) -> float:
-            """How far 0 lies outside the interval of the excess: positive where the value is rejected."""
+            """The distance of 0 from the interval of the excess; positive if the value is rejected."""
             interval = self._excess(value).evidence(sums, alpha, pilots).interval
             return max(interval.low, -interval.high)
 
@@ -328,18 +328,18 @@ class Ratio(Functional):
         bottom = self.denominator.exact(sums)
         if not margin * bottom > 0:
             return MOST  # a pilot whose denominator is rounding noise
-        # Both ends of the interval are wanted within the margin; the reserve pays for its tilt.
+        # Both ends of the interval must be within the margin; the reserve covers its asymmetry.
         return self._excess(prediction).needed(sums, 0.9 * margin * bottom, alpha, 0.0)
 
 
 @dataclass(frozen=True)
 class LogSlope(OfPoints):
-    """The least-squares slope of log(functional) on given abscissae, one cell each.
+    """The least-squares slope of log(functional) on given abscissae, with one cell each.
 
     Arguments:
         abscissae: numbers, at least two.
         points: the functionals.
-        predicted: their values, positive: what replications are planned from.
+        predicted: their positive values, from which replications are planned.
     """
 
     abscissae: tuple[float, ...]
@@ -363,7 +363,7 @@ class LogSlope(OfPoints):
         return float(self._weights @ np.log(values)) if (values > 0).all() else nan
 
     def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
-        """By interval arithmetic on the points' intervals."""
+        """The interval, by interval arithmetic on the points' intervals."""
         low = high = variance = 0.0
         for weight, part in zip(self._weights, parts, strict=True):
             if weight == 0:
@@ -377,7 +377,7 @@ class LogSlope(OfPoints):
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         share = margin / float(np.abs(self._weights).sum())
-        # A relative half-width ε moves the lower logarithm by -log(1-ε), the larger side.
+        # A relative half-width ε moves the lower logarithm by -log(1-ε), which is the larger side.
         relative = 0.95 * (1 - float(np.exp(-share)))
         return max(
             point.needed(sums, relative * value, alpha / len(self.points), value)
@@ -387,7 +387,7 @@ class LogSlope(OfPoints):
 
 @dataclass(frozen=True)
 class Extrapolation(OfPoints):
-    """Σ weight · point over several cells, Richardson's 2 f(2n) - f(n) for example.
+    """Σ weight · point over several cells, for example Richardson's 2 f(2n) - f(n).
 
     Arguments:
         points: functionals, on one cell each.
@@ -405,7 +405,7 @@ class Extrapolation(OfPoints):
         return sum(s * value for s, value in zip(self.shares, values.tolist(), strict=True))
 
     def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
-        """By interval arithmetic on the points' intervals."""
+        """The interval, by interval arithmetic on the points' intervals."""
         low = high = variance = 0.0
         for share, part in zip(self.shares, parts, strict=True):
             ends = share * part.interval.low, share * part.interval.high
@@ -425,7 +425,7 @@ class Eigenvalue(OfPoints):
     Arguments:
         matrices: lower triangles of matrices, row by row.
         signs: a number for each matrix.
-        place: place of the eigenvalue, ascending.
+        place: the index of the eigenvalue in ascending order.
     """
 
     matrices: tuple[tuple[Linear | Extrapolation, ...], ...]
@@ -437,7 +437,7 @@ class Eigenvalue(OfPoints):
         return tuple(entry for matrix in self.matrices for entry in matrix)
 
     def _size(self, errors: Sequence[float]) -> float:
-        """How far the value can be off where every entry is off by this much.
+        """The largest error of the value if every entry has this error.
 
         No eigenvalue of a symmetric matrix moves by more than the Frobenius norm of the change (Weyl).
         """
@@ -467,7 +467,7 @@ class Eigenvalue(OfPoints):
         return parts[0].replications
 
     def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
-        # The matrix in the middle of the intervals is off by no more than half their lengths.
+        # The error of the matrix of interval midpoints is at most half the intervals' lengths.
         half = self._size([part.interval.half_width for part in parts])
         centre = self.number([(part.interval.low + part.interval.high) / 2 for part in parts])
         estimate = self.number([part.estimate for part in parts])
@@ -481,4 +481,4 @@ class Eigenvalue(OfPoints):
 
 
 Point = Linear | Ratio | Extrapolation
-"""Functionals that a slope can go through."""
+"""Functionals that a slope can use as points."""

@@ -51,28 +51,28 @@ from .verdict import Evidence, Verdict, at_most, attained, decide, equal, positi
 from .work import Work, environment
 
 PLANT, PLANTED, SMALLEST = "an effect planted", 0.02, 1e-6
-"""The planted effect, as a share of the value; and one that enumeration must refute."""
+"""The planted effect, as a share of the value, and a smaller one that enumeration must refute."""
 
 FALSE_ALARMS = 1e-3
-"""The most that all claims together may err."""
+"""The largest error rate of all claims together."""
 
 ALPHA, TOSSES = 0.05, 2_000
-"""Rate and sample size at which an interval's own rate is worked out."""
+"""The rate and the sample size at which an interval's own error rate is computed."""
 
 FAR = round(2.5 * sqrt(TOSSES))
-"""Heads beyond which, from their mean, fewer than one in a million runs lie."""
+"""The deviation of heads from their mean that fewer than one in a million runs exceed."""
 
 UNLIKELY = 1e-9
-"""Probability below which draws are not taken for independent ones."""
+"""The probability below which draws do not count as independent."""
 
 SIZES = (30_000, 7, 1_000, 34_529)
-"""Unequal blocks of the coin: a merge that forgets their sizes is seen."""
+"""Unequal blocks of the coin, which expose a merge that ignores their sizes."""
 
 BLOCKS, LANES = 64, 256
-"""Blocks whose means are compared, and their replications."""
+"""The number of blocks whose means are compared, and their replications."""
 
 P = 0.4
-"""The chance of the coin's reward. With baseline 0 and G = 1 the score is (1-p) u or -p u, ‖u‖² = 2."""
+"""The probability of the coin's reward. With baseline 0 and G = 1 the score is (1-p) u or -p u, ‖u‖² = 2."""
 
 HIGH, LOW = 2 * (1 - P) ** 4, 2 * P**2 * (1 - P) ** 2
 MEAN = P * HIGH + (1 - P) * LOW
@@ -82,21 +82,21 @@ COIN = SoftmaxBandit.tabular(
 CELL, ERROR = GradientCell(COIN, 1), SquaredError(Estimator("vanilla"))
 ONCE = mean_of(CELL, ERROR)
 RATIO = Ratio(ONCE, Linear(CELL, ((ERROR, -1.0),), HIGH + LOW), HIGH + LOW - MEAN)
-"""The error over what it would be with heads and tails exchanged."""
+"""The error divided by its value with heads and tails exchanged."""
 EXCHANGED = MEAN / (HIGH + LOW - MEAN)
 MAY_BE_NOTHING = Linear(CELL, ((ERROR, 1.0),), -0.99 * MEAN)
-"""A mean above 0 whose interval after so many tosses holds 0."""
+"""A mean above 0, with an interval after so many tosses that includes 0."""
 
 
 class _Lost(Linear):
-    """A mean that draws find and an enumeration does not."""
+    """A mean that draws measure and an enumeration does not find."""
 
     def exact(self, sums: Sums) -> float:
         return nan
 
 
 class _Looked(GradientCell):
-    """The coin at several looks."""
+    """The coin with several looks."""
 
     looks = 3
 
@@ -104,12 +104,12 @@ class _Looked(GradientCell):
 def run_controls(
     claims: Sequence[Claim], options: Options, executor: Executor | None = None
 ) -> tuple[Control, ...]:
-    """Check what a run must refute and must not, by the engine, seed and decider of its claims.
+    """Check what a run must and must not refute, with the engine, seed and decider of its claims.
 
     Arguments:
-        claims: claims of the run: their shares of the false alarms are added up, and their whole
-            runs drawn for the comparison of addresses.
-        options: options of the run; by enumeration alone there are no intervals to control.
+        claims: the claims of the run: the shares of their false alarms are summed, and their whole
+            runs are drawn for the comparison of addresses.
+        options: options of the run; with enumeration only there are no intervals to control.
         executor: executor of the run's blocks.
     """
     controls: dict[str, Callable[[], Iterator[str]]] = {
@@ -129,14 +129,14 @@ def _control(name: str, failures: Callable[[], Iterator[str]]) -> Control:
     except InputError:
         raise
     except Exception as error:
-        # A control that cannot be run has not held.
+        # A control that cannot run counts as failed.
         message = f"{type(error).__name__}: {error}"
     return Control(name, not message, message)
 
 
 def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
     """The coin's claim is confirmed, and each kind of statement refuted with an effect planted in it."""
-    # A run that may draw little says so of its claims; the coin gets what it needs.
+    # A run with few draws reports this for its claims; the coin gets all draws that it needs.
     how = replace(options, size="full", progress=False)
     for effect, by in ((0.0, how), (PLANTED, how), (SMALLEST, replace(how, engine="exact"))):
         claim = run_claims([_claim(effect)], by, Memory(), executor).claims[0]
@@ -147,7 +147,7 @@ def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
 
 
 def _claim(effect: float) -> Claim:
-    """True statements of the coin, with an effect planted in each."""
+    """True statements about the coin, with an effect planted in each."""
     off, drop = 1 + effect, effect * MEAN or -0.1 * MEAN
     bound, least = MEAN * (1 - effect if effect else 1.1), MEAN * (1 - effect)
     slope = LogSlope((0.0, log(2)), (ONCE, mean_of(GradientCell(COIN, 2), ERROR)), (MEAN, MEAN / 2))
@@ -171,7 +171,7 @@ def _claim(effect: float) -> Claim:
 
 
 def _no_numbers(options: Options, executor: Executor | None) -> Iterator[str]:
-    """A claim whose other checks are confirmed stays open where one value is no number."""
+    """A claim stays open if one value is NaN, even if its other checks are confirmed."""
     true, how = _claim(0.0), replace(options, engine="exact", progress=False)
     for what, functional in (
         ("mean", _Lost(CELL, ((ERROR, 1.0),))),
@@ -183,7 +183,7 @@ def _no_numbers(options: Options, executor: Executor | None) -> Iterator[str]:
         verdict = run_claims([claim], how, Memory(), executor).claims[0].verdict
         if verdict != Verdict.INCONCLUSIVE:
             yield f"a claim with a {what} that is no number is {verdict.value}"
-    # The coin's mean is known, and what is divided by or has a logarithm may be nothing.
+    # The coin's mean is known, and a divisor or an argument of a logarithm may be 0.
     sums = _tossed(round(TOSSES * P))
     slope = LogSlope((0.0, 1.0), (ONCE, MAY_BE_NOTHING), (MEAN, 0.01 * MEAN))
     for what, ends in (
@@ -195,7 +195,7 @@ def _no_numbers(options: Options, executor: Executor | None) -> Iterator[str]:
 
 
 def _verdicts() -> Iterator[str]:
-    """An undecided check makes its claim INCONCLUSIVE, and every rival is judged where it is told apart."""
+    """An undecided check makes its claim INCONCLUSIVE, and every rival is judged where distinguishable."""
     sharp, wide = (Evidence(1.0, Interval(1 - h, 1 + h), h / 5, 1000, ALPHA) for h in (0.1, 1.2))
     nothing = Evidence.between(nan, 0.9, 1.1, 0.02, 1000, ALPHA)
     near, far = 1.05, 2.0
@@ -235,7 +235,7 @@ def _verdicts() -> Iterator[str]:
 
 
 def _false_alarms(claims: Sequence[Claim]) -> Iterator[str]:
-    """The rates of all checks at all looks add up to the suite's at most, and looks end."""
+    """The sum of the rates of all checks and looks is at most the suite's, and looks end."""
     spent = sum(
         Plan.of(claim).alpha * max((cell.looks for cell in check.functional.cells), default=1)
         for claim in claims
@@ -261,8 +261,8 @@ def _tossed(heads: int, tosses: int = TOSSES) -> dict[str, Any]:
 
 
 def _intervals() -> Iterator[str]:
-    """A true statement is refuted with probability alpha at most, whatever comes of the tosses; of a coin
-    that was not expected, too. What is planned for a half-width gives it, as a hundredth less would not.
+    """A true statement is refuted with probability at most alpha whatever the tosses give, also for a coin
+    that was not expected. The plan for a half-width reaches it, and 1% fewer draws would not.
     """
     centre = round(TOSSES * P)
     heads, pilot = np.arange(centre - FAR, centre + FAR), _tossed(centre)
@@ -271,7 +271,7 @@ def _intervals() -> Iterator[str]:
     rate = float(binom.pmf(heads, TOSSES, P) @ np.array(refuted))
     if rate > ALPHA:
         yield f"the interval of a mean at the rate {ALPHA:g} misses with probability {rate:.2g}"
-    # A ratio whose two sides are of one mean grows with it, and so do the ends of its interval.
+    # This ratio is an increasing function of one mean, and so are the ends of its interval.
     for place in (0, FAR, -1):
         found = RATIO.evidence(_tossed(int(heads[place])), ALPHA, pilot).interval
         ends, of_mean = ([one.low, one.high] for one in (found, intervals[place].interval))
@@ -292,7 +292,7 @@ def _intervals() -> Iterator[str]:
         one, less = (forecast.half_width(n, ALPHA) for n in (planned, planned - planned // 100))
         if not one <= margin < less:
             yield f"half-widths of {one:.3g} are planned for {margin:g}"
-    # The larger eigenvalue of a matrix of equal entries is their double.
+    # The larger eigenvalue of a 2 x 2 matrix of equal entries is twice the entry.
     sums = _tossed(centre)
     greatest = Eigenvalue(((ONCE,) * 3,), (1.0,), 1).evidence(sums, ALPHA, sums).interval
     entry = ONCE.evidence(sums, ALPHA / 3, sums).interval
@@ -301,11 +301,11 @@ def _intervals() -> Iterator[str]:
 
 
 Place = tuple[int, int, int]
-"""The first replication of a block, their number, and what is added to the seed."""
+"""The first replication of a block, the number of them, and the offset of the seed."""
 
 
 def _drawn(claims: Sequence[Claim], options: Options, executor: Executor | None) -> Iterator[str]:
-    """Draws are of their own addresses, pilots too, and blocks of them merge."""
+    """Draws, including those of pilots, have their own addresses, and their blocks merge."""
     transform = (TransformOf((1.0,), 1.0),)
     with environment(options, executor) as pool:
         work = Work(Memory(), replace(options, progress=False), pool)
@@ -316,7 +316,7 @@ def _drawn(claims: Sequence[Claim], options: Options, executor: Executor | None)
             yield "two cells share their draws"
         yield from _addresses(ChiSquares(), transform, work)
         for prompts in (1, 3):
-            # No two groups of 16 out of 100 answers are alike by chance.
+            # Two groups of 16 out of 100 answers are never equal by chance.
             rewards = np.linspace(0.0, 1.0, 100 * prompts).reshape(prompts, 100, 1)
             problem = SoftmaxBandit.tabular(
                 np.full(prompts, 1 / prompts), np.sin(7 * rewards[..., 0]), rewards, 0 * rewards + 1
@@ -337,7 +337,7 @@ def _blocks(cell: Cell, quantities: Any, work: Work, places: Sequence[Place]) ->
 
 
 def _plans(options: Options) -> Iterator[str]:
-    """Pilots draw for no verdict; a rival is planned for on problems of each origin that has it."""
+    """Pilot draws enter no verdict, and plans include a rival on problems of each origin that has it."""
     first = Measurements([ONCE], options).pilot_tasks[CELL.name].first
     if first < MOST:
         yield f"pilots draw from replication {first} on, which verdicts read too"
@@ -345,7 +345,7 @@ def _plans(options: Options) -> Iterator[str]:
         statement = equal(MEAN, {PLANT: (1 + effect) * MEAN})
         claim = Claim("mse", (PLANT,), tuple(Check(o, o, ONCE, statement) for o in ORIGINS))
         plan = make_plan(claim, _tossed(400, 1000), replace(options, size="full"))
-        # On real data a rival that takes too much work is reported only.
+        # On real data a rival that takes too much work is only reported.
         planned = {origin for origin, rivals in plan.required.items() if PLANT in rivals}
         for origin in sorted(planned ^ where):
             found = "planned for" if origin in planned else "planned for nowhere"
@@ -353,7 +353,7 @@ def _plans(options: Options) -> Iterator[str]:
 
 
 def _sums(work: Work) -> Iterator[str]:
-    """Sums of a coin's blocks are those of its heads, and these are as many as they should be."""
+    """Sums of a coin's blocks equal those from its heads, and the number of heads is plausible."""
     total, starts = sum(SIZES), np.cumsum((0, *SIZES[:-1])).tolist()
     places = [(first, n, 0) for first, n in zip(starts, SIZES, strict=True)]
     *parts, whole = _blocks(CELL, (ERROR,), work, [*places, (0, total, 0)])
@@ -361,7 +361,7 @@ def _sums(work: Work) -> Iterator[str]:
         heads = round(total * (float(sums.mean[0]) - LOW) / (HIGH - LOW))
         named = {CELL.name: ((ERROR,), sums)}
         error = ONCE.evidence(named, ALPHA, named).standard_error
-        # The sample's variance with divisor n - 1, over n.
+        # The sample's variance with divisor n - 1, divided by n.
         known = (HIGH - LOW) * sqrt(heads / total * (1 - heads / total) / (total - 1))
         expected = _tossed(heads, total)[CELL.name][1].mean
         if sums.n != total or not np.allclose(sums.mean, expected, rtol=1e-12, atol=0):
@@ -374,7 +374,7 @@ def _sums(work: Work) -> Iterator[str]:
     few = MomentSums.of([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     other = SquaredError(Estimator("constant", 0.5))
     both = Linear(CELL, ((ERROR, 1.0), (other, 3.0)))
-    # One and three times these two are 3, 1 and 1.
+    # The coefficients 1 and 3 on these two give the values 3, 1 and 1.
     if abs(both.moments({CELL.name: ((ERROR, other), few)})[2] - 4 / 3) > 1e-12:
         yield "the variance of a sum of two is not that of its values"
     ends = np.array(CELL.ends(ERROR)) + 3 * np.array(CELL.ends(other))
@@ -383,8 +383,8 @@ def _sums(work: Work) -> Iterator[str]:
 
 
 def _addresses(cell: Cell, quantities: Any, work: Work, together: int = 1) -> Iterator[str]:
-    """Neither replications at a distance of a power of two nor seeds share draws; a block is its parts
-    merged; and means of blocks are as far apart as the variance in them says: not a part is shared.
+    """Replications whose numbers differ by a power of two share no draws, nor do seeds; a block is its parts
+    merged; and means of blocks differ as much as their variance predicts, so no part is shared.
     """
     kind = type(cell).__name__
     starts = [0, *(together << k for k in range(64 - together.bit_length()))]
@@ -405,7 +405,7 @@ def _addresses(cell: Cell, quantities: Any, work: Work, together: int = 1) -> It
 
 
 def _runs(claims: Sequence[Claim], work: Work) -> Iterator[str]:
-    """The same of the claims' least whole runs with one prompt a step and with several."""
+    """The same for the claims' smallest whole runs, with one prompt per step and with several."""
     functionals = [check.functional for claim in claims for check in claim.checks]
     cells = [
         c for f in functionals for c in f.cells if isinstance(c, Training) and c.outputs >= 100
@@ -418,7 +418,7 @@ def _runs(claims: Sequence[Claim], work: Work) -> Iterator[str]:
         reading = [f for f in functionals if any(part.name == cell.name for part in f.cells)]
         quantities: Any = Measurements(reading, work.options).pilot_tasks[cell.name].quantities
         yield from _addresses(cell, quantities, work, 8)
-        # Whatever the law, its histogram is that of the values whose mean is kept.
+        # For every law, the histogram is that of the values whose mean is stored.
         pit = Pit(quantities[0].estimator, cell.steps, (1.0,))
         (sums,) = _blocks(cell, (pit,), work, [(0, 8, 0)])
         middles = (np.arange(BINS) + 0.5) / BINS

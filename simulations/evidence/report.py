@@ -1,5 +1,5 @@
-"""A run's verdicts for a person: tables for a terminal, a Markdown page, and one HTML page that
-stands alone. All three show one view of the run's records, so that they cannot disagree.
+"""A run's verdicts for a person: tables for a terminal, a Markdown page, and one self-contained
+HTML page. All three show one view of the run's records, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAYS = {
     ("exact",): "by enumeration alone",
     ("simulation",): "by simulation alone",
 }
-"""How wrong formulas are refuted, by the kinds of evidence that refute them."""
+"""Words for the refutation of wrong formulas, by the kinds of evidence that refute them."""
 
 MARKS = {"CONFIRMED": "✓", "REFUTED": "✗", "INCONCLUSIVE": "?"}
 
@@ -41,19 +41,19 @@ RECONSTRUCTED = (
     "[r] reconstructed: the formula follows the paper's proof or words, whose own constants we lack; "
     "the report says what the paper states."
 )
-"""The line below a table of verdicts that has such a result."""
+"""The line below a table of verdicts that includes such a result."""
 
 NEVER = {
     RivalVerdict.NOT_DISTINGUISHABLE: "coincides with the prediction on every problem",
     RivalVerdict.NOT_TESTED: "is not tested",
 }
-"""Why evidence leaves a wrong formula open that it does not let pass."""
+"""The reasons that evidence leaves a wrong formula open although it did not survive."""
 
 ALL_DIGITS = 17
-"""Digits that no two numbers of double precision share."""
+"""The number of digits that distinguishes all numbers of double precision."""
 
 _PADDING = 2
-"""Spaces between the columns of a table, and beside their headings."""
+"""The number of spaces between the columns of a table, and next to their headings."""
 
 POWER_HEADER = ["result", "stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
 
@@ -66,10 +66,10 @@ def exit_code(claims: Iterable[ClaimResult], controls: Iterable[Control] = ()) -
 
 
 def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, dict[str, int], list[str]]:
-    """How many of the distinguishable rivals are refuted, by which evidence, and the others.
+    """The number of distinguishable rivals that are refuted, by which evidence, and the others.
 
-    A rival counts as refuted where each kind of evidence refutes it, or simulation does and nothing
-    could be enumerated; as distinguishable where it is refuted or survived. The others coincide with the
+    A rival counts as refuted if each kind of evidence refutes it, or if simulation does and nothing
+    could be enumerated. It is distinguishable if it is refuted or survived. The others coincide with the
     prediction, or were not tested.
 
     >>> said = RivalVerdict.REFUTED, RivalVerdict.NOT_TESTED, RivalVerdict.REFUTED
@@ -87,7 +87,7 @@ def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, dict[str, int],
 
 
 def rivals_of(claim: ClaimResult) -> str:
-    """How many rivals of a claim are refuted, for a table with a column for each kind of evidence."""
+    """The number of refuted rivals of a claim, for a table with a column for each kind of evidence."""
     refuted, ways, notes = _rivals_refuted(claim.rivals)
     alone = WAYS["simulation",]
     notes = [f"{ways[alone]} {alone}", *notes] if alone in ways else notes
@@ -95,9 +95,9 @@ def rivals_of(claim: ClaimResult) -> str:
 
 
 def evidence_of(claim: ClaimResult, origin: str | None = None) -> str:
-    """The kinds of evidence that confirm a claim on problems of one origin, and those that do not.
+    """The kinds of evidence that confirm a claim on problems of one origin, and the kinds that do not.
 
-    A proof is of no origin: it stands before the others where none is asked for.
+    A proof has no origin, so it comes before the others if no origin is given.
     """
     verdicts = {kind: claim.evidence(kind, origin) for kind in KINDS}
     words = [str(claim.proof)] if claim.proof and origin is None else []
@@ -110,7 +110,7 @@ def evidence_of(claim: ClaimResult, origin: str | None = None) -> str:
 
 
 def summary(claims: Sequence[ClaimResult]) -> str:
-    """How many results are confirmed and how many wrong formulas refuted, in one line."""
+    """The number of confirmed results and of refuted wrong formulas, in one line."""
     count = Counter(claim.verdict for claim in claims)
     words = [f"{count[Verdict.CONFIRMED]} of {len(claims)} results confirmed"]
     open_ = (Verdict.REFUTED, Verdict.INCONCLUSIVE)
@@ -130,8 +130,8 @@ def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
 def verdict_table(
     claims: Sequence[ClaimResult], style: str = "simple", controls: Sequence[Control] = ()
 ) -> str:
-    """One row for each claim: its verdict, the evidence on problems of each origin, its rivals; one
-    for the controls of the run, where there are any; and the meaning of the mark of a label.
+    """One row for each claim: its verdict, the evidence on problems of each origin, and its rivals; one
+    for the controls of the run, if there are any; and the meaning of a label's mark.
     """
     origins = _origins(claims)
     rows = []
@@ -162,14 +162,14 @@ def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
 
 
 def power_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
-    """The expected share of each claim's checks that would say REFUTED if every quantity were off by
-    an effect; in brackets the probability of the likeliest check, where it differs.
+    """The expected share of each claim's checks that would be REFUTED if every quantity were wrong by
+    an effect; in brackets the probability of the most likely check, if it differs.
     """
     return as_table(_power_rows(claims), POWER_HEADER, style)
 
 
 def as_table(rows: Sequence[Sequence[Any]], header: Sequence[str], style: str = "simple") -> str:
-    """Rows under their headings: for a terminal and as wide, or in Markdown where the style is ``github``."""
+    """Rows under their headings, as wide as the terminal, or in Markdown if the style is ``github``."""
     cells = [[str(cell) for cell in row] for row in rows]
     options: dict[str, Any] = {}
     if style == "github":
@@ -182,7 +182,7 @@ def as_table(rows: Sequence[Sequence[Any]], header: Sequence[str], style: str = 
 
 
 def _fitted(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Widths of columns that fit between the edges of a terminal, if words can be kept whole there."""
+    """Widths of columns that fit in a terminal, if words need not be broken there."""
     widths = [max([len(head) + _PADDING, *map(len, rest)]) for head, *rest in columns]
     words = [[*head.split(), *" ".join(rest).split()] for head, *rest in columns]
     least = [_PADDING + max(map(len, several), default=0) for several in words]
@@ -197,12 +197,12 @@ def _fitted(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def number(value: float, none: str = "-", digits: int = 6) -> str:
-    """A number with a few digits; a word where it is not finite."""
+    """A number with a few digits; a word if it is not finite."""
     return f"{value:.{digits}g}" if isfinite(value) else none
 
 
 def digits_apart(value: float, others: Iterable[float], least: int = 6) -> int:
-    """The digits at which a number looks different from all others that are different, up to all.
+    """The digits at which a number looks different from all others with another value, at most all.
 
     >>> digits_apart(6.4967601, [6.4967601, 6.4967605, 7.0])
     8
@@ -219,7 +219,7 @@ def digits_apart(value: float, others: Iterable[float], least: int = 6) -> int:
 
 
 def _digits(check: CheckResult, least: int) -> int:
-    """The digits at which evidence that does not confirm a check looks different from its prediction."""
+    """The number of digits at which non-confirming evidence looks different from a check's prediction."""
     others = (
         end
         for findings in check.findings.values()
@@ -230,18 +230,18 @@ def _digits(check: CheckResult, least: int) -> int:
 
 
 def predicted(check: CheckResult, digits: int = 6) -> str:
-    """The prediction in words, with more digits where evidence that differs would look the same."""
+    """The prediction in words, with more digits if different evidence would look the same."""
     return number(check.prediction, digits=_digits(check, digits))
 
 
 def in_words(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str, str]:
-    """The estimate and the interval in words, with more digits where they differ from the prediction
-    and would look the same; 0 where they differ from a predicted 0 by rounding alone.
+    """The estimate and the interval in words, with more digits if they differ from the prediction
+    but would look the same; 0 if they differ from a predicted 0 only by rounding.
     """
     digits = _digits(check, digits)
     low, high = findings.interval.low, findings.interval.high
     rounding = check.rounding if findings.standard_error else findings.smallest_discrepancy
-    # An enumerated value's own interval reaches as far again.
+    # An enumerated value's own interval adds the same rounding again.
     if check.prediction == 0 and max(abs(low), abs(high)) <= 2 * rounding:
         return ("0 to rounding" if findings.estimate else "0"), "[0, 0]"
     ends = f"[{number(low, '-∞', digits)}, {number(high, '∞', digits)}]"
@@ -253,7 +253,7 @@ def remarks(
     set_aside: Iterable[str] = (),
     controls: Iterable[Control] = (),
 ) -> list[str]:
-    """Lines that a reader must not miss: what failed, what is open and what it would take; and the files
+    """Lines that a reader must not miss: failures, open checks and their needs, and the files
     set aside because they were damaged.
     """
     return [
@@ -298,7 +298,7 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
 
 
 def _contradiction(check: CheckResult) -> str:
-    """The fault of a prediction that its own statement does not allow."""
+    """The error of a prediction that its own statement does not allow."""
     if not isfinite(check.prediction):
         return "it gives no number"
     ends = check.region.low, check.region.high
@@ -309,7 +309,7 @@ def _contradiction(check: CheckResult) -> str:
 
 
 def _open_rivals(claim: ClaimResult) -> Iterator[str]:
-    """The wrong formulas that the evidence leaves open, and by which kind of it."""
+    """The wrong formulas that the evidence leaves open, with the kind of evidence."""
     for rival in claim.rivals:
         if rival.verdict == RivalVerdict.SURVIVED:
             yield f"the wrong formula “{rival.name}” survived"
@@ -323,11 +323,11 @@ def _open_rivals(claim: ClaimResult) -> Iterator[str]:
 
 
 def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
-    """The words, quoted for a shell, of the command that reproduces one check of a run by itself."""
+    """The words, quoted for a shell, of the command that reproduces one single check of a run."""
     run, draws = results.run, results.draws[stem].get(check.name, ())
     words = ["python", "-m", "simulations", "check", stem, check.name]
     words += ["--size", run.size, "--engine", run.engine, "--seed", str(run.seed)]
-    # What nothing draws has no replications.
+    # A check without draws has no replications.
     if check.simulation is not None and check.simulation.replications:
         numbers = draws or (check.simulation.replications,)
         numbers = numbers[:1] if len(set(numbers)) == 1 else numbers
@@ -339,7 +339,7 @@ def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
 
 @frozen
 class Drawing:
-    """A drawn figure for the HTML page: its anchor, its title, what is seen in words, and its file."""
+    """A figure for the HTML page: its anchor, its title, its description in words, and its file."""
 
     name: str
     title: str
@@ -348,7 +348,7 @@ class Drawing:
 
     @property
     def source(self) -> str:
-        """The picture itself in place of its address."""
+        """The picture itself instead of its address."""
         return f"data:image/svg+xml;base64,{b64encode(self.svg).decode()}"
 
 
@@ -358,12 +358,12 @@ def markdown(results: Results) -> str:
 
 
 def html(results: Results, figures: Sequence[Drawing] = ()) -> str:
-    """The run as one HTML page that loads nothing, from here or anywhere."""
+    """The run as one HTML page that loads no other files."""
     return _rendered("report.html", results, figures)
 
 
 def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) -> str:
-    """A template filled with the records of a run, and with the words of this module for them."""
+    """A template filled with the records of a run, and with this module's words for them."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -434,8 +434,8 @@ def says(values: Interval | None) -> str:
 
 
 def _strip(check: CheckResult) -> dict[str, Any] | None:
-    """The interval, the estimate and the rivals about the prediction, in units of the interval's
-    half-width, or where nothing is drawn of a third of the nearest rival's distance; None without
+    """The interval, the estimate and the rivals relative to the prediction, in units of the interval's
+    half-width or, without draws, of a third of the nearest rival's distance; None without
     an estimate.
     """
     findings = check.simulation or check.exact
@@ -446,7 +446,7 @@ def _strip(check: CheckResult) -> dict[str, Any] | None:
     gaps = [abs(value - prediction) for value in rivals.values() if value != prediction]
     unit = interval.half_width if isfinite(interval.half_width) else 0.0
     if check.simulation is None or not unit > 0:
-        # A discrepancy is shown against the rounding that is allowed.
+        # A discrepancy is shown relative to the allowed rounding.
         region = check.region.high if isfinite(check.region.high) else 0.0
         unit = min(gaps) / 3 if gaps else (region if not unit > 0 else unit) or 1.0
     estimate, ends = in_words(check, findings)

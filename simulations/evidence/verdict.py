@@ -97,14 +97,14 @@ class Statement:
         return max(ROUNDING * self.scale, self.floor)
 
     def gap(self, rival: str) -> float:
-        """Distance of the prediction from what the rival allows."""
+        """The distance of the prediction from the rival's region."""
         return self.rivals[rival].distance(self.prediction)
 
     def distinguishable(self, rival: str) -> bool:
-        """Whether the rival says anything else than the statement here: not if it lies nearer than three
-        times what the prediction may be off by.
+        """Whether the rival differs from the statement here. It does not if it is nearer than three
+        times the prediction's possible error.
 
-        A rival's own error is the prediction's, so that the two regions are then as far apart as either
+        A rival has the same error as the prediction, so the two regions are then as far apart as each
         is wide.
         """
         apart = 2 * self.region.half_width if self.two_sided else 0.0
@@ -113,9 +113,9 @@ class Statement:
         return self.gap(rival) > max(self.tolerance, apart * (1 - ROUNDING))
 
     def coarser(self, times: float) -> Statement:
-        """The statement with a half-width ``times`` as large.
+        """The statement with the half-width multiplied by ``times``.
 
-        A one-sided one stays as it is: an interval must lie inside its region.
+        A one-sided statement does not change, because an interval must lie inside its region.
         """
         return replace(self, margin=times * self.margin) if self.two_sided else self
 
@@ -139,7 +139,7 @@ def equal(
     digits: float = 0.0,
 ) -> Statement:
     """The quantity is the prediction; each rival names another number."""
-    # A rival made by the same approximation has the same error.
+    # A rival from the same approximation has the same error.
     points = {n: Interval(v - digits, v + digits) for n, v in (rivals or {}).items() if isfinite(v)}
     size = abs(prediction) if scale is None else scale
     if not isfinite(prediction) or not isfinite(size):
@@ -155,14 +155,14 @@ def equal(
 
 
 def positive(prediction: float, rivals: Collection[str], *, scale: float) -> Statement:
-    """The quantity is positive, of the size predicted; each rival says that it is not.
+    """The quantity is positive, of the predicted size; each rival says that it is not positive.
 
     A prediction that is not positive by more than rounding is refuted.
     """
     if not isfinite(prediction) or not isfinite(scale):
         return _no_number(rivals)
     below = Interval(-inf, 0.0)
-    # What rounding makes of 0 is not positive.
+    # A rounding error of 0 does not count as positive.
     region = Interval(2 * ROUNDING * scale, inf)
     margin = max(prediction / 2, 0.0)
     return Statement(prediction, region, dict.fromkeys(rivals, below), scale, margin)
@@ -177,7 +177,7 @@ def at_most(
         bound: the upper bound.
         prediction: the quantity's own value; refuted if it is above the bound. The difference is the
             slack.
-        rivals: tighter bounds by name; those that are no number are left out.
+        rivals: tighter bounds by name; those that are NaN are omitted.
     """
     if not isfinite(bound) or not isfinite(prediction):
         return _no_number(rivals or ())
@@ -197,15 +197,15 @@ def attained(
     relative_margin: float = 0.0,
 ) -> Statement:
     """The quantity lies below the bound, and the bound is at most ``ratio`` times the quantity; each
-    rival makes the same statement of another bound.
+    rival makes the same statement about another bound.
 
     Arguments:
         bound: the upper bound.
         prediction: the quantity's own value; refuted if the bound is not attained by it.
-        rivals: other bounds by name; those that are not finite are left out.
-        ratio: number above 1.
-        relative_margin: the half-width asked for, in units of the bound, where half the width of what it
-            allows is less and no rival asks for less.
+        rivals: other bounds by name; those that are not finite are omitted.
+        ratio: a number above 1.
+        relative_margin: the required half-width, in units of the bound, if half the width of the allowed
+            region is less and no rival needs less.
     """
 
     def between(value: float) -> Interval:
@@ -226,13 +226,13 @@ class Evidence:
 
     Arguments:
         estimate: its value.
-        interval: that misses the truth with probability at most alpha.
-        standard_error: Monte Carlo standard error; 0 where enumerated.
-        replications: 0 where enumerated.
-        alpha: the allotted false-alarm rate; 0 where enumerated.
+        interval: an interval that misses the truth with probability at most alpha.
+        standard_error: Monte Carlo standard error; 0 if enumerated.
+        replications: 0 if enumerated.
+        alpha: the allotted false-alarm rate; 0 if enumerated.
         rounding: discrepancies up to this are indistinguishable from rounding.
 
-    An estimate that is no number has the whole line for its interval.
+    If the estimate is not finite, its interval is the whole line.
     """
 
     estimate: float
@@ -248,7 +248,7 @@ class Evidence:
 
     @classmethod
     def between(cls, estimate: float, low: float, high: float, *rest: Any, **more: Any) -> Evidence:
-        """Evidence with an interval between two ends; an end that is no number bounds nothing.
+        """Evidence with an interval between two ends; an end that is NaN gives no bound.
 
         Arguments:
             estimate: its value.
@@ -262,7 +262,7 @@ class Evidence:
 
     @classmethod
     def unknown(cls, replications: int, alpha: float) -> Evidence:
-        """Evidence that says nothing."""
+        """Evidence without information."""
         return cls(nan, ANYWHERE, inf, replications, alpha)
 
     @classmethod
@@ -273,7 +273,7 @@ class Evidence:
 
     @property
     def smallest_discrepancy(self) -> float:
-        """A discrepancy as large as this is seen with probability 1 - the miss rate."""
+        """A discrepancy of this size is detected with probability 1 - the miss rate."""
         seen = self.interval.half_width - float(ndtri(MISS_RATE)) * self.standard_error
         return max(seen, self.rounding)
 
@@ -289,8 +289,8 @@ class Decision:
 def decide(
     statement: Statement, evidence: Evidence, required: Collection[str] | None = None
 ) -> Decision:
-    """REFUTED if the interval misses the statement's region, or the prediction itself does; CONFIRMED
-    if it meets it, excludes every required rival and is about as narrow as was asked, or, for a one-sided
+    """REFUTED if the interval or the prediction itself misses the statement's region; CONFIRMED
+    if it meets the region, excludes each required rival and is narrow enough, or, for a one-sided
     statement, lies inside the region; else INCONCLUSIVE.
 
     >>> claim = equal(1.0, {"twice": 2.0})
@@ -311,7 +311,7 @@ def decide(
     allowed = statement.region.widened(statement.floor)
     if not statement.coherent or not evidence.interval.meets(allowed):
         return Decision(Verdict.REFUTED, verdicts)
-    # An estimate or a rounding error that is no number speaks for nothing.
+    # An estimate or rounding error that is not finite is no evidence.
     sound = isfinite(evidence.estimate) and isfinite(statement.tolerance)
     enough = sound and (
         evidence.interval.half_width

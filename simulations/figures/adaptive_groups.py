@@ -1,4 +1,4 @@
-"""The figure of Beyond 4 (adaptive_groups): what it shows, and its points."""
+"""The figure of Beyond 4 (adaptive_groups): its texts and its points."""
 
 from __future__ import annotations
 

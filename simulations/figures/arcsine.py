@@ -1,4 +1,4 @@
-"""The figure of Proposition 13 (arcsine): what it shows, and its points."""
+"""The figure of Proposition 13 (arcsine): its texts and its points."""
 
 from __future__ import annotations
 

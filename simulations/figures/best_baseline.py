@@ -1,4 +1,4 @@
-"""The figure of Beyond 2 (best_baseline): what it shows, and its points."""
+"""The figure of Beyond 2 (best_baseline): its texts and its points."""
 
 from __future__ import annotations
 

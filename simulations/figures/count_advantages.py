@@ -1,4 +1,4 @@
-"""The figure of Beyond 1 (count_advantages): what it shows, and its points."""
+"""The figure of Beyond 1 (count_advantages): its texts and its points."""
 
 from __future__ import annotations
 

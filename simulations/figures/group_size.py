@@ -1,4 +1,4 @@
-"""The figure of Theorem 7 (group_size): what it shows, and its points."""
+"""The figure of Theorem 7 (group_size): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Beyond 3 (length_weights): what it shows, and its points."""
+"""The figure of Beyond 3 (length_weights): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Theorem 8 (limit_law): what it shows, and its points."""
+"""The figure of Theorem 8 (limit_law): its texts and its points."""
 
 from __future__ import annotations
 

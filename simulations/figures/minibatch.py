@@ -1,4 +1,4 @@
-"""The figure of Proposition 3 (minibatch): what it shows, and its points."""
+"""The figure of Proposition 3 (minibatch): its texts and its points."""
 
 from __future__ import annotations
 

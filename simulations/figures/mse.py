@@ -1,4 +1,4 @@
-"""The figure of Theorem 2 (mse): what it shows, and its points."""
+"""The figure of Theorem 2 (mse): its texts and its points."""
 
 from __future__ import annotations
 

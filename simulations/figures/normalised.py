@@ -1,4 +1,4 @@
-"""The figure of Lemma 11 (normalised): what it shows, and its points."""
+"""The figure of Lemma 11 (normalised): its texts and its points."""
 
 from __future__ import annotations
 

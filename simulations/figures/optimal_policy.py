@@ -1,4 +1,4 @@
-"""The figure of Corollary 10 (optimal_policy): what it shows, and its points."""
+"""The figure of Corollary 10 (optimal_policy): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Corollary 5 (optimality): what it shows, and its points."""
+"""The figure of Corollary 5 (optimality): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Corollary 4 (oracle): what it shows, and its points."""
+"""The figure of Corollary 4 (oracle): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Corollary 9 (oracle_policy): what it shows, and its points."""
+"""The figure of Corollary 9 (oracle_policy): its texts and its points."""
 
 from __future__ import annotations
 

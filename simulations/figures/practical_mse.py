@@ -1,4 +1,4 @@
-"""The figure of Theorem 12 (practical_mse): what it shows, and its points."""
+"""The figure of Theorem 12 (practical_mse): its texts and its points."""
 
 from __future__ import annotations
 

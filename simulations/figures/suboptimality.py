@@ -1,4 +1,4 @@
-"""The figure of Lemma 6 (suboptimality): what it shows, and its points."""
+"""The figure of Lemma 6 (suboptimality): its texts and its points."""
 
 from __future__ import annotations
 

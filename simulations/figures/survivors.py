@@ -1,4 +1,4 @@
-"""The figure of Beyond 5 (survivors): what it shows, and its points."""
+"""The figure of Beyond 5 (survivors): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Beyond 6 (turns): what it shows, and its points."""
+"""The figure of Beyond 6 (turns): its texts and its points."""
 
 from __future__ import annotations
 

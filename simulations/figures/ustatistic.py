@@ -1,4 +1,4 @@
-"""The figure of Lemma 1 (ustatistic): what it shows, and its points."""
+"""The figure of Lemma 1 (ustatistic): its texts and its points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems whose optimum is interior, which training runs of claims climb, and the constants around it."""
+"""Problems with an interior optimum, for the training runs of claims, and the constants around it."""
 
 from .bent_bandit import BentBandit, norm_only_problem, ordered_problem
 from .constants import Constants, constants

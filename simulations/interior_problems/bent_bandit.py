@@ -1,11 +1,11 @@
-"""The bent bandit: logits that curve in θ, so that the noise of an optimum is free of its curvature.
+"""The bent bandit: its logits curve in θ, so that noise and curvature at an optimum are independent.
 
 For logits linear in θ, E[s sᵀ a | x] is the Hessian of V(x): at an interior optimum it averages to
--Λ, never to 0, and so Assumption 2 fails there in either form. Here the logits bend,
+-Λ, never to 0, so both forms of Assumption 2 fail there. Here the logits bend,
 
     logit(x, k) = ⟨φ(x, k), θ⟩ - ½ Σⱼ ψ(x, k)ⱼ θⱼ² + o(x, k),      s = f - E f,   f = φ - ψθ,
 
-(products with θ and θ² entry by entry), so that log π has the second derivative -F - ψ + E ψ, and
+(products with θ and θ² are entry by entry), so that log π has the second derivative -F - ψ + E ψ, and
 
     ∇V(x) = E[a f | x],      ∇²V(x) = E[a (s sᵀ - diag ψ) | x].
 
@@ -41,9 +41,9 @@ from .interior import InteriorProblem, excess_return, row_space
 class BentBandit(InteriorProblem):
     """A contextual bandit whose logits are quadratic in θ, with an interior optimum.
 
-    A search where ‖Uᵀθ‖ <= radius in the identifiable directions U finds the maximiser, and that the
-    return on the boundary is less.
-    Scores are bounded on Θ only: they grow with θ, so training runs should be projected on it.
+    A search over ‖Uᵀθ‖ <= radius in the identifiable directions U finds the maximiser, and verifies that the
+    return on the boundary is smaller.
+    Scores are bounded only on Θ, because they grow with θ, so training runs should be projected on it.
 
     Arguments:
         context_probs: ρ(x), (X,).
@@ -55,8 +55,8 @@ class BentBandit(InteriorProblem):
         radius: radius of the search, in the identifiable directions.
 
     Raises:
-        InputError: no direction that the return depends on, or a problem with no interior optimum or a
-            flat one.
+        InputError: the return depends on no direction, or the optimum is not interior or is
+            flat.
 
     >>> problem = BentBandit([1.0], [[[0.5], [0.0]]], [[[1.0], [0.0]]], [[[1.0], [0.0]]],
     ...     [[[1.0], [1.0]]])
@@ -77,7 +77,7 @@ class BentBandit(InteriorProblem):
     _noise: ClassVar[float] = 1e-15
 
     def __attrs_post_init__(self) -> None:
-        # The bandit itself refuses shapes that do not match; the search, no interior optimum.
+        # The bandit refuses shapes that do not match, the search a missing interior optimum.
         _ = self.at(np.zeros(self.d)), self.maximiser
 
     @property
@@ -125,9 +125,9 @@ class BentBandit(InteriorProblem):
 
     @cached_property
     def _row_space(self) -> tuple[Array, Array]:
-        """Orthonormal bases of what the return depends on and of the rest, (d, r) and (d, d - r).
+        """Orthonormal bases of directions that the return depends on, (d, r), and of others, (d, d - r).
 
-        No logit gains on another along w, wherever one starts, if and only if the differences of
+        No logit gains on another along w from any start, if and only if the differences of
         features are orthogonal to w and those of bends are 0 in every entry where w is not.
         """
         both = (self.features, self.bends)
@@ -143,7 +143,7 @@ class BentBandit(InteriorProblem):
 
     @property
     def _steepest(self) -> float:
-        """How large a curvature could be if no two arms cancelled: a scale for rounding noise."""
+        """The largest curvature if no two arms cancelled, which is a scale for rounding noise."""
         features, bends = (np.ptp(array, axis=1) for array in (self.features, self.bends))
         lengths = (features**2).sum(axis=1) + bends.max(axis=1)
         return float(self.context_probs @ (lengths * np.ptp(self.mean_rewards, axis=1)))
@@ -151,7 +151,7 @@ class BentBandit(InteriorProblem):
     def _beyond_first_order(self, away: Array) -> Array:
         """V(θ* + δ) - V(θ*) - ⟨g, δ⟩ = (E[a q(w)] - ½⟨E[a ψ], δ²⟩ - ⟨g, δ⟩ Q) / (1 + Q), δ = U away.
 
-        Expectations are those at θ*, w = ⟨f, δ⟩ - ½⟨ψ, δ²⟩ less its mean.
+        Expectations are those at θ*, w = ⟨f, δ⟩ - ½⟨ψ, δ²⟩ minus its mean.
         """
         steps = away @ self.identifiable.T
         probs, value, weights = (array[0] for array in self._responses(self.maximiser[None, :]))
@@ -176,15 +176,15 @@ def _signed_units(dimensions: int) -> Array:
 def ordered_problem(
     dimensions: int = 2, *, bend: ArrayLike = 1.0, value: float = 0.5
 ) -> BentBandit:
-    """One prompt with E[s sᵀ a] = 0 at its optimum: Corollary 10 (optimal_policy) has to hold.
+    """One prompt with E[s sᵀ a] = 0 at its optimum: Corollary 10 (optimal_policy) holds.
 
-    Every ±eⱼ is the feature of two arms. One does not bend and earns 0; the other bends by β in
+    Every ±eⱼ is the feature of two arms. One has no bend and earns 0; the other bends by β in
     every direction, has the offset log(p/(1 - p)), and earns 1. So
 
         V(θ) = sigmoid(log(p/(1 - p)) - ½ Σⱼ βⱼ θⱼ²),
 
-    whose only maximiser, anywhere, is 0, with V = p and Λ = p (1 - p) diag β. There the score is
-    the feature, whichever of the two arms it is, so that score and reward are independent:
+    whose only maximiser, anywhere, is 0, with V = p and Λ = p (1 - p) diag β. There, the score is
+    the feature for both arms, so score and reward are independent:
     E[s sᵀ (z - b)²] = (1/d) E(z - b)² I.
 
     Arguments:

@@ -2,8 +2,8 @@
 
     L = max ‖∇²J‖,   μ = min ‖∇J‖²/(2 (J* - J)),   μ' = min ⟨∇J, θ* - θ⟩/‖θ - θ*‖²
 
-Both ratios are 0/0 at the maximiser and tend to the least curvature there. The grid is made finer
-once about the worst point of each, so that between its points little is missed; nothing is proved.
+Both ratios are 0/0 at the maximiser and tend to the least curvature there. The grid is refined
+once around the worst point of each, so the error between its points is small, but this is no proof.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ustat_pg.validation import Array, InputError, integer, positive, record
 from .interior import InteriorProblem
 
 _NEAR = 1e-6
-"""Share of the radius within which both ratios are taken for their limit."""
+"""The share of the radius within which the limit replaces both ratios."""
 
 
 @record(eq=True)
@@ -26,8 +26,8 @@ class Constants:
         smoothness: L, the largest ‖∇²J‖.
         pl: μ, the least ‖∇J‖²/(2 (J* - J)).
         weak: μ', the least ⟨∇J, θ* - θ⟩/‖θ - θ*‖²; not the same as μ.
-        radius: radius of the ball, in the identifiable directions.
-        step: distance of neighbours on the grid.
+        radius: the radius of the ball, in the identifiable directions.
+        step: the distance of neighbours on the grid.
     """
 
     smoothness: float
@@ -43,10 +43,10 @@ def constants(problem: InteriorProblem, radius: float, *, points: int = 10_000) 
     Arguments:
         problem: the problem, with an interior optimum.
         radius: radius of the ball, in the identifiable directions.
-        points: number of the grid's points, about; corners that lie outside count on the ball's edge.
+        points: the approximate number of grid points; corners outside the ball are moved to its edge.
 
     Raises:
-        InputError: another problem, or a return on the grid above that of the maximiser.
+        InputError: the problem is of another kind, or a return on the grid exceeds that of the maximiser.
 
     >>> from simulations.interior_problems import LocationBandit
     >>> ball = constants(LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3]), 0.5)

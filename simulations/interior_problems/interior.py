@@ -1,4 +1,4 @@
-"""Problems whose return has its maximum inside a compact set, and the search for it.
+"""Problems with the maximum of the return inside a compact set, and the search for it.
 
 The parameters split into identifiable directions U, which the return depends on, and flat ones N:
 
@@ -26,14 +26,14 @@ from ustat_pg.rounding import DERIVED, SUM
 from ustat_pg.validation import Array, InputError, finite_array, frozen
 
 _COMMON_STEPS = 20
-"""Steps that all starts take together, before one search from each place that they come to."""
+"""The number of steps that all starts take together, before one search from each resulting place."""
 
 _SEARCH_STARTS = 24
 _PROBED_POINTS = 4096
 _SINGULAR_SHARE = 1e-8
-"""A curvature below this share of what it could be is none: the Hessian counts as singular."""
+"""The share of the largest possible curvature below which the Hessian counts as singular."""
 _CHUNK_ENTRIES = 1 << 16
-"""Entries of the largest array that many parameters at once may need: what a core's cache holds."""
+"""The most entries of an array for many parameters together, so that it fits in a core's cache."""
 _SERIES = tuple(1 / factorial(n) for n in range(18, 1, -1))
 """1/n!, of the series of e^y - 1 - y on |y| <= 1: the next is below 1e-16 of the first."""
 
@@ -55,18 +55,18 @@ def excess_return(
     bent: Array | float,
     far: Callable[[NDArray[np.intp]], Array],
 ) -> Array:
-    """V(θ) - V(θ*) less its first order, by context, to nearly full *relative* precision near θ*.
+    """V(θ) - V(θ*) minus its first order, by context, to nearly full *relative* precision near θ*.
 
     The sums are those of q(y) = e^y - 1 - y: (Σ w q(y) - bent - along · Σ π q(y))/(1 + Σ π q(y)).
 
     Arguments:
-        exponents: y, how much the logits grow on the mean one, (n, X, K).
+        exponents: y, the growth of the logits relative to the mean one, (n, X, K).
         probs, weights: π and π a at θ*, (X, K).
         along: the first order of V(θ) - V(θ*), (n, X).
         bent: Σ w (y - its first order), (n, X).
-        far: the answer at rows of θ where some |y| > 1, as a plain difference, (rows, X).
+        far: the result at rows of θ where some |y| > 1, as a plain difference, (rows, X).
     """
-    # Arms first: sums along a short last axis are slow.
+    # Arms come first, because sums along a short last axis are slow.
     y = np.ascontiguousarray(np.moveaxis(exponents, -1, 0))
     near = np.abs(y).max(axis=0) <= 1.0
     # 0 keeps the series from overflowing at far steps.
@@ -87,10 +87,10 @@ def row_space(rows: Array, size: int) -> tuple[Array, Array]:
 
 
 class InteriorProblem(ABC):
-    """A problem with an interior optimum: its return with two derivatives, and what follows.
+    """A problem with an interior optimum: its return with two derivatives, and the derived properties.
 
-    A class of such problems gives the return, the directions that it depends on and the compact
-    set; the maximiser, the curvatures there and the nearest maximiser are found from them.
+    A subclass defines the return, the directions that it depends on and the compact
+    set; this class computes the maximiser, the curvatures there and the nearest maximiser.
     """
 
     context_probs: Array
@@ -100,17 +100,17 @@ class InteriorProblem(ABC):
     reward_probs: Array
     """Their probabilities given context and arm, (X, K, M)."""
     second_rewards: Array | None = None
-    """The values a reward can take where a second action, whose parameter the return does not depend
-    on, is 1."""
+    """The values a reward can take if a second action is 1; the return does not depend on
+    its parameter."""
     radius: float
     """The radius of the compact set in the identifiable directions."""
 
     _remedy: ClassVar[str]
-    """What may give a problem an interior optimum that has none."""
-    # One rule for all problems would move the last digits of θ*, and with them the addresses of all
+    """Advice that may give a problem an interior optimum."""
+    # One rule for all problems would change the last digits of θ*, and so the addresses of all
     # draws of runs at it.
     _draws_anew: ClassVar[bool]
-    """Whether random starts and the boundary's points are drawn for themselves, or are the probes.
+    """Whether random starts and boundary points have their own draws, or reuse the probes.
 
     In one dimension the boundary is two points, which need no draws.
     """
@@ -129,12 +129,12 @@ class InteriorProblem(ABC):
     @property
     @abstractmethod
     def _row_space(self) -> tuple[Array, Array]:
-        """Orthonormal bases of what the return depends on and of the rest, (d, r) and (d, d - r)."""
+        """Orthonormal bases of directions that the return depends on, (d, r), and of others, (d, d - r)."""
 
     @property
     @abstractmethod
     def _steepest(self) -> float:
-        """How large a curvature could be if nothing cancelled: a scale for rounding noise."""
+        """The largest curvature if nothing cancelled, which is a scale for rounding noise."""
 
     @property
     @abstractmethod
@@ -171,7 +171,7 @@ class InteriorProblem(ABC):
 
     @property
     def _seen(self) -> NDArray[np.bool_]:
-        """Whether a context has a share in how the return depends on θ, (X,)."""
+        """Whether a context contributes to the dependence of the return on θ, (X,)."""
         mean = self.mean_rewards
         spread = np.ptp(mean, axis=1)
         return (self.context_probs > 0) & (spread > DERIVED * (1 + np.abs(mean).max()))
@@ -191,7 +191,7 @@ class InteriorProblem(ABC):
     def gap(self, theta: ArrayLike) -> Array:
         """J* - J(θ) for parameters (..., d): (...), to nearly full *relative* precision near Θ*.
 
-        The first orders ⟨∇V(θ*), θ - θ*⟩ add up to 0 at the maximiser. A difference of two returns
+        The first orders ⟨∇V(θ*), θ - θ*⟩ sum to 0 at the maximiser. A difference of two returns
         would lose every digit at a gap of 1e-16.
         """
 
@@ -230,7 +230,7 @@ class InteriorProblem(ABC):
         return -basis.T @ self.hessian(basis @ point) @ basis
 
     def _points(self) -> tuple[Array, Array]:
-        """Where the search starts, and unit vectors to look for the boundary's maximum from."""
+        """The starts of the search, and unit vectors from which it looks for the boundary's maximum."""
         basis, _ = self._row_space
         rank, rng = basis.shape[1], np.random.default_rng(0)
 
@@ -252,7 +252,7 @@ class InteriorProblem(ABC):
         return np.concatenate([np.zeros((1, rank)), best, scattered]), units
 
     def _climbed(self, starts: Array) -> Array:
-        """Where some Newton steps uphill, taken from all starts at once, come together."""
+        """The distinct points after some uphill Newton steps, taken from all starts together."""
         basis, points = self._row_space[0], starts
         reach = np.full((len(starts), 1), self.radius / 4)
         for _ in range(_COMMON_STEPS):
@@ -286,7 +286,7 @@ class InteriorProblem(ABC):
                 curvature, off = np.linalg.eigvalsh(self._bend(point)), self._slope(point)
                 if curvature[0] <= 0 or curvature[0] < _SINGULAR_SHARE * curvature[-1]:
                     break
-                # A step of rounding noise would only take a maximiser of exactly 0 off it.
+                # A step of rounding noise would only move a maximiser of exactly 0 away from it.
                 if np.abs(off).max() < self._noise:
                     break
                 point = point - np.linalg.solve(self._bend(point), off)
@@ -320,7 +320,7 @@ class InteriorProblem(ABC):
 
     @cached_property
     def _optimum(self) -> tuple[Array, Array]:
-        """θ*, and the curvatures beside the rows of Uᵀ, (r, 1 + d)."""
+        """θ*, and the curvatures with the rows of Uᵀ, (r, 1 + d)."""
         basis, radius = self._row_space[0], self.radius
         starts, units = self._points()
         maxima, edge = self._maxima(starts), self._edge(units)
@@ -330,13 +330,13 @@ class InteriorProblem(ABC):
             f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
             f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
         )
-        # Up to rounding the edge of a return that is the same everywhere is as high: that is flat.
+        # If the return is constant, its edge is equally high up to rounding, so the problem is flat.
         rounding = DERIVED * float(np.abs(self.mean_rewards).max())
         if best < edge - rounding:
             raise outside
         point = maxima[0][1]
         curvatures, axes = np.linalg.eigh(self._bend(point))
-        # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
+        # Returns of contexts may cancel and leave rounding noise, so the scale is that of one context.
         scale = max(float(np.abs(curvatures).max()), self._steepest)
         if curvatures[0] <= _SINGULAR_SHARE * scale:
             raise InputError(
@@ -352,7 +352,7 @@ class InteriorProblem(ABC):
 
     @property
     def maximiser(self) -> Array:
-        """θ*, (d,): the maximiser of least norm, with no flat part."""
+        """θ*, (d,): the maximiser with the least norm, without a flat part."""
         return self._optimum[0]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The location bandit: a policy whose place on a grid of arms is learnt; its optimum is interior.
+"""The location bandit: a policy that learns its place on a grid of arms; the optimum is interior.
 
 Softmax over free logits has its optimum at infinity, where the Polyak-Lojasiewicz inequality fails.
 Here the arms are places u on a grid, and the parameters move a bump of probability over them,
@@ -6,14 +6,14 @@ Here the arms are places u on a grid, and the parameters move a bump of probabil
     π(u | x) ∝ exp(-(u - m)²/(2τ²)),     m = ⟨A(x), θ⟩,
 
 so that J(θ) = Σ_x ρ(x) v_x(⟨A(x), θ⟩) is a sum of functions of one variable. With a = r - v_x(m)
-and c = u - E u, r the mean reward of an arm,
+and c = u - E u, where r is the mean reward of an arm,
 
     v' = E[a c]/τ²,     v'' = E[a c²]/τ⁴,     v''' = (E[a c³] - 3 E[a c] E[c²])/τ⁶,
 
-each by enumeration over the arms. Directions that no A(x) sees are flat: Θ* is an affine set.
+each by enumeration over the arms. Directions orthogonal to all A(x) are flat: Θ* is an affine set.
 
 A second action (optional) is drawn from sigmoid(θ_d). It may change the law of the reward but not
-its mean, so θ_d is never identified, while the noise of the gradient depends on it: the case of
+its mean, so θ_d is never identified, while the noise of the gradient depends on it. This is the case of
 Assumption 8 in which the limit law is a mixture.
 """
 
@@ -48,8 +48,8 @@ from .interior import InteriorProblem, excess_return, row_space
 class LocationBandit(InteriorProblem):
     """A contextual bandit whose policy is a bump of probability at m = ⟨A(x), θ⟩ on a grid of arms.
 
-    The maximiser is sought where ‖Uᵀθ‖ <= radius in the identifiable directions U. The covariance of a
-    gradient at the optimum is a prediction, of the moments there: see the last lines of the example.
+    The search for the maximiser covers ‖Uᵀθ‖ <= radius in the identifiable directions U. The covariance of a
+    gradient at the optimum is a prediction from the moments there: see the end of the example.
 
     Arguments:
         context_probs: ρ(x), (X,).
@@ -59,12 +59,12 @@ class LocationBandit(InteriorProblem):
         rewards: the values a reward can take, (X, K, M).
         reward_probs: their probabilities given context and arm, (X, K, M).
         radius: radius of the search, in the identifiable directions.
-        second_rewards, second_probs: the same where the second action is 1, (X, K, M'); both or
-            none. Given, θ has one entry more than A(x): the logit of the second action.
+        second_rewards, second_probs: the same if the second action is 1, (X, K, M'); both or
+            neither. With them, θ has one more entry than A(x): the logit of the second action.
 
     Raises:
-        InputError: equal arms, a second action that changes a mean reward, no direction that the return
-            depends on, or a problem with no interior optimum or a flat one.
+        InputError: arms are equal, the second action changes a mean reward, the return depends on no
+            direction, or the optimum is not interior or is flat.
 
     >>> problem = LocationBandit.bump([-1.0, 0.0, 1.0], targets=[-0.7, 0.8, 0.3])
     >>> problem.maximiser.round(4), problem.curvatures.round(3)
@@ -98,7 +98,7 @@ class LocationBandit(InteriorProblem):
                 raise InputError(
                     "the second action changes a mean reward: it may change its law only"
                 )
-        # The search itself refuses problems with no interior optimum.
+        # The search itself refuses problems without an interior optimum.
         _ = self.maximiser
 
     @classmethod
@@ -115,12 +115,12 @@ class LocationBandit(InteriorProblem):
         """Binary reward with success probability 0.05 + 0.9 exp(-(u - t_x)²/1.28), prompts equally likely.
 
         The place is m = ⟨(1, φ(x)), M θ⟩. M is the identity, or, with flat dimensions, orthonormal
-        rows that no coordinate axis is aligned with, so that curvatures do not change.
+        rows that are not aligned with any axis, so that curvatures do not change.
 
         Arguments:
             features: φ(x), (X,) or (X, p).
             targets: t_x, (X,).
-            arms: (K,); ``linspace(-2, 2, 9)`` unless given.
+            arms: (K,); by default ``linspace(-2, 2, 9)``.
             tau: the policy's width.
             flat_dimensions: number by which d exceeds 1 + p.
             radius: radius of the search, in the identifiable directions.
@@ -258,15 +258,15 @@ class LocationBandit(InteriorProblem):
 
 
 def mixture_problem(*, target: float = 0.35, noise: float = 0.6) -> LocationBandit:
-    """One prompt whose noise depends on a parameter that is never identified (Assumption 8).
+    """One prompt with noise that depends on a parameter that is never identified (Assumption 8).
 
-    The reward is z = ½ exp(-(u - target)²/1.28) + noise ε y₂, ε = ±1 a fair coin and
-    y₂ ~ sigmoid(θ₂): J does not depend on θ₂, the covariance of the gradient does. The reward is
-    bounded, but at times negative.
+    The reward is z = ½ exp(-(u - target)²/1.28) + noise ε y₂, where ε = ±1 is a fair coin and
+    y₂ ~ sigmoid(θ₂): J does not depend on θ₂, but the covariance of the gradient does. The reward is
+    bounded, but can be negative.
 
     Arguments:
-        target: place of the mean reward's bump.
-        noise: what the second action adds or takes off.
+        target: the place of the mean reward's bump.
+        noise: the amount that the second action adds or subtracts.
 
     >>> problem = mixture_problem()
     >>> problem.maximiser.round(3), problem.curvatures.round(3)

@@ -1,17 +1,17 @@
-"""Cells of language models: a gradient's error by the pool method and, apart from it, by sampling.
+"""Cells of language models: a gradient's error by the pool method and, independently, by sampling.
 
 One replication draws a few prompts of a task, and for each model N rollouts of every prompt. It scores
-them through hooks as a pool, and makes of them the unbiased estimates of theory/language_models.md. It
-also differentiates them one by one, puts them together in groups, in several random orders, and takes the
+them through hooks as a pool, and computes the unbiased estimates of theory/language_models.md. It
+also differentiates them one by one, forms groups in several random orders, and computes the
 spread of the groups' gradients at one prompt, and half the squared distance of a gradient at one prompt from
-one at another. The oracle of the groups knows V from two samples of its own, and its error is the covariance
-of the two gradients that they give: a gradient is linear in its baseline, so that this is the oracle's error
-on average, exactly.
+one at another. The oracle of the groups estimates V from two other samples, and its error is the covariance
+of the two gradients that they give. A gradient is linear in its baseline, so this is the oracle's error
+exactly, on average.
 Both sides are unbiased for the same errors, and share no code but the sampler: their means are equal if
 the formulas are right, whatever the model is. They share the rollouts, so that a rare large error is in
-both, and a few hundred replications tell their means apart.
+both, and a few hundred replications can distinguish their means.
 
-The scores of a network have no known bound, so that intervals are those of a mean that is nearly
+The scores of a network have no known bound, so intervals assume that a mean is nearly
 normal, √(2 ln(2/α)) standard errors to either side (4.8 at α = 2e-5 where the normal law has 4.3):
 unlike those of bandits they are not valid at every sample size.
 """
@@ -48,38 +48,38 @@ if TYPE_CHECKING:
 
 
 BASELINES = ("vanilla", "grpo", "oracle")
-"""Baselines whose errors are asked at one prompt."""
+"""Baselines whose errors are measured at one prompt."""
 CONSTANTS = ("c1", "c2", "c3")
-"""Parts of the error over prompts, by the pool's formulas."""
+"""The parts of the error over prompts, from the pool's formulas."""
 NORMALISED = "std"
-"""The advantages of GRPO as it was published, whose mean is not g."""
+"""The advantages of GRPO as published; the mean of their estimate is not g."""
 NOISE, SIGNAL = "noise", "signal"
-"""tr Cov ĝ and ‖E ĝ‖² of an estimator, its name behind a blank; prompts drawn anew."""
+"""tr Cov ĝ and ‖E ĝ‖² of an estimator, whose name follows a blank; prompts are drawn again."""
 AVERAGED = ("grpo", NORMALISED)
-"""Estimators whose noise and signal are asked."""
+"""Estimators whose noise and signal are measured."""
 BATCH = f"{NOISE} grpo"
-"""grpo's error at a prompt drawn anew for each gradient: one of a minibatch, times B."""
+"""grpo's error with a new prompt for each gradient: the error of a minibatch, times B."""
 
 _ORDERS = 16
-"""Orders of a prompt's rollouts, each cut into groups: one alone has few groups, and two to six times the
+"""Orders of a prompt's rollouts, each cut into groups. One order has few groups and 2 to 6 times the
 variance in the difference of two large groups' errors."""
 _WORK = 2**12
-"""Outputs of a bandit that take the time of one rollout, in the budget of a check."""
+"""The number of bandit outputs that take the time of one rollout, for the budget of a check."""
 _BLOCK = 8
 """Replications in a block."""
 _ROWS = 256
-"""Completions that are differentiated at a time."""
+"""Completions that are differentiated together."""
 
 
 @dataclass(frozen=True)
 class LmQuantity:
-    """A number that is measured in one replication.
+    """A number that one replication measures.
 
     Arguments:
         method: pool, by the formulas; or drawn, by groups of fresh rollouts.
         member: the model.
-        what: a baseline; noise or signal and the name of an estimator; or, of the pool, c1, c2 or c3.
-        group_size: G; 0 of a constant.
+        what: a baseline; noise or signal with the name of an estimator; or, for the pool, c1, c2 or c3.
+        group_size: G; 0 for a constant.
     """
 
     method: str
@@ -93,7 +93,7 @@ class LmQuantity:
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
-        """The estimator whose error it is, if it is one's."""
+        """The estimator whose error this is, if there is one."""
         return (Estimator(self.what),) if self.what in BASELINES else ()
 
 
@@ -114,7 +114,7 @@ def _task(name: str) -> Task:
 
 @lru_cache
 def _digest(name: str) -> str:
-    """A digest of a model's weights and prompts, and of the files and libraries that make a replication."""
+    """A digest of a model's weights and prompts, and of the files and libraries that affect a replication."""
     from ustat_pg.llm.models.loading import load_model, weights_digest
 
     with LOADING:
@@ -125,7 +125,7 @@ def _digest(name: str) -> str:
 
 
 class ModelCell(Cell):
-    """The common part of cells of language models: all is drawn, by autograd, and nothing is enumerated."""
+    """The base of cells of language models. They sample with autograd and enumerate nothing."""
 
     group_sizes: tuple[int, ...]
 
@@ -138,7 +138,7 @@ class ModelCell(Cell):
     @property
     @abstractmethod
     def quantities(self) -> tuple[LmQuantity, ...]:
-        """All that a replication measures."""
+        """All quantities that a replication measures."""
 
     @abstractmethod
     def _replication(self, seed: int, number: int) -> dict[str, float]:
@@ -148,7 +148,7 @@ class ModelCell(Cell):
         self, engine: str, quantities: Sequence[LmQuantity], block: Replications
     ) -> MomentSums:
         rows = []
-        # Blocks are the only parallel layer. This limit is the calling thread's own.
+        # Blocks are the only parallel layer. This limit applies to the calling thread only.
         with threadpool_limits(1, user_api="openmp"):
             for number in range(block.first, block.first + block.count):
                 measured = self._replication(block.seed, number)
@@ -160,7 +160,7 @@ class ModelCell(Cell):
         return self.group_sizes[-1]
 
     def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
-        """All that there is: rollouts and scores are what costs."""
+        """All quantities, because rollouts and scores are the main cost."""
         return self.quantities
 
     def engine(self, name: str) -> str:
@@ -170,7 +170,7 @@ class ModelCell(Cell):
         return -inf, inf
 
     def rounding(self, quantity: Quantity) -> float:
-        """Rounding of float32 sums is next to nothing beside the sampling error."""
+        """The rounding of float32 sums is negligible compared with the sampling error."""
         return 0.0
 
     def require_quantity(self, quantity: Quantity) -> None:
@@ -183,15 +183,15 @@ class ModelCell(Cell):
 
 @dataclass(frozen=True)
 class LmCell(ModelCell):
-    """Models on their tasks, whose prompts are drawn i.i.d., the same places for every model.
+    """Models on their tasks, with prompts drawn i.i.d. at the same places for every model.
 
     Arguments:
         members: names of the models, each with the task of that name.
         group_sizes: sizes of the groups, increasing.
-        values: number of other rollouts that an oracle knows V from, of which there are two at each prompt.
+        values: number of other rollouts from which an oracle estimates V; each prompt has two such samples.
         groups: number of groups at each prompt, at the largest size; smaller groups share the same
-            rollouts, so that there are more of them, and so does the pool.
-        prompts: number in a replication; all pairs of them say how prompts differ.
+            rollouts, so there are more of them. The pool uses the same rollouts too.
+        prompts: number in a replication; all pairs measure how prompts differ.
     """
 
     members: tuple[str, ...]
@@ -216,7 +216,7 @@ class LmCell(ModelCell):
 
     @property
     def name(self) -> str:
-        """Everything that a replication depends on but its number and the seed."""
+        """Everything that a replication depends on, except its number and the seed."""
         words = [(name, _digest(name)) for name in self.members], self._sizes
         return "lm-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
@@ -231,11 +231,11 @@ class LmCell(ModelCell):
         return self.prompts * len(self.members) * rollouts * _WORK
 
     def pilot(self, replications: int) -> int:
-        """A few blocks: errors are skewed, and one block would not see it."""
+        """A few blocks, because errors are skewed and one block would not show it."""
         return 3 * _BLOCK
 
     def shown(self, blocks: float) -> float:
-        """At least the blocks that verdicts take."""
+        """At least the number of blocks that verdicts need."""
         return max(blocks, 6.0)
 
     def _replication(self, seed: int, number: int) -> dict[str, float]:
@@ -245,7 +245,7 @@ class LmCell(ModelCell):
 
 Sizes = tuple[tuple[int, ...], int, int, int]
 Values = dict[tuple[str, int], float]
-"""Numbers by what is measured and the group size."""
+"""Numbers by quantity and group size."""
 
 
 @lru_cache(maxsize=2**14)
@@ -258,7 +258,7 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
 
     group_sizes, values, groups, prompts = sizes
     task, model = _task(member), model_of(member)
-    # Fused attention has no rule for one completion's gradient at a time.
+    # Fused attention cannot compute gradients per completion.
     model.model.set_attn_implementation("eager")
     places = _places(len(task.prompts), prompts, seed, number)
     chosen = [task.prompts[place] for place in places]
@@ -268,14 +268,14 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
     draws = transformers_draw(model, named, total, task.max_new_tokens, seed, 1024)
     completions = chain.from_iterable(draws)
     sides = []
-    # From 1: a 0 at the end of a seed is as good as none, and that draws the prompts.
+    # Starts at 1, because a 0 at the end of a seed has no effect, and that seed draws the prompts.
     for place, (prompt, (_, ids), (tokens, _)) in enumerate(
         zip(chosen, named, completions, strict=True), start=1
     ):
         rewards = task.rewards(prompt, decoded(model, tokens), tokens)
         first, second = np.split(rewards[: 2 * values], 2)
         answers = tuple(map(tuple, tokens[2 * values :]))
-        # Named by its place, for the same prompt may have been taken twice.
+        # The name is the place, because the same prompt may occur twice.
         named_prompt, texts = Prompt(str(place), prompt.text), ("",) * count
         orders = np.tile(np.arange(count), (_ORDERS, 1))
         sides.append(
@@ -294,13 +294,13 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
 
 
 def _places(count: int, prompts: int, seed: int, number: int) -> list[int]:
-    """Which of a task's prompts a replication takes, with replacement."""
+    """The indices of a task's prompts in a replication, with replacement."""
     return np.random.default_rng([seed, number]).integers(count, size=prompts).tolist()
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One prompt of a replication: its rollouts with orders of them, and two estimates of V from others."""
+    """One prompt of a replication: its rollouts with their orders, and two estimates of V from others."""
 
     rollouts: Rollouts
     values: tuple[float, float]
@@ -318,7 +318,7 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
         for tokens in side.rollouts.completion_ids
     ]
     width = max(len(ids) + len(tokens) for ids, tokens in rows)
-    # What is padded at the end changes nothing before it: attention is causal.
+    # Padding at the end changes nothing before it, because attention is causal.
     text = torch.zeros((len(rows), width), dtype=torch.long)
     sampled = torch.zeros((len(rows), width))
     for row, (ids, tokens) in enumerate(rows):
@@ -342,7 +342,7 @@ def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int])
     from ustat_pg.llm.scores import Scores
     from ustat_pg.llm.scores.scoring import pool_of_scores
 
-    # Sketches of that many numbers are the scores: what is compared is without their error.
+    # Sketches with so many numbers are the scores themselves, so they add no error to the comparison.
     exact = Scores(model, sketch=sum(p.numel() for p in model.parameters()))
     pool = pool_of_scores(exact, [side.rollouts for side in sides])
     estimates = constants(pool)
@@ -386,7 +386,7 @@ def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]
             squares[key] += _product(rows, rows, products) / count
     signals = (between / (count * (count - 1))).tolist()
     for (name, size), signal in zip(averaged, signals, strict=True):
-        # Half the squared distance of two prompts' gradients.
+        # This is half the squared distance of two prompts' gradients.
         values[f"{NOISE} {name}", size] = squares[name, size] - signal
         values[f"{SIGNAL} {name}", size] = signal
     return values
@@ -399,14 +399,14 @@ def errors_of_groups(
     products: Array,
     group_sizes: Sequence[int],
 ) -> Values:
-    """Errors of the baselines at a prompt, by the spread of the gradients of groups, a mean over orders.
+    """Errors of the baselines at a prompt, from the spread of group gradients, averaged over orders.
 
     Arguments:
-        rewards: of the rollouts, (N,).
-        orders: of the rollouts, each cut into groups, (orders, N).
+        rewards: rewards of the rollouts, (N,).
+        orders: orders of the rollouts, each cut into groups, (orders, N).
         values: two estimates of V that are independent of the rollouts, and of each other.
         products: inner products of the rollouts' scores, (N, N).
-        group_sizes: sizes of the groups, of which an order has two at least.
+        group_sizes: sizes of the groups; an order has at least two groups.
     """
     found: Values = {}
     for size in group_sizes:
@@ -432,7 +432,7 @@ def _weights(
 
 
 def _spread(first: Array, second: Array, products: Array) -> float:
-    """Trace of the sample covariance of two gradients over the groups of an order, its mean over orders."""
+    """Trace of the sample covariance of two gradients over the groups of an order, averaged over orders."""
     groups = first.shape[1]
     one, other = (rows - rows.mean(axis=1, keepdims=True) for rows in (first, second))
     return _product(one, other, products) * groups / (groups - 1)

@@ -1,21 +1,21 @@
 """Figure 4 of the paper: the gradient MSE of language models against the group size.
 
-On the models that ship with the library (a weak and a strong one with a scratch-pad, the strong one
-with worked examples, and one that answers at once) the errors that one pool of rollouts gives by
-Theorem 2 are compared with errors of groups, by ordinary backward passes. grpo's excess over the oracle
-falls as 1/(G(G-1)), and every error falls with G. Noise and signal of advantages that are divided by their
-standard deviation, whose mean is another gradient, are compared in the same way.
+The models that ship with the library are a weak and a strong one with a scratch-pad, the strong one
+with worked examples, and one that answers directly. On these, the errors that Theorem 2 gives for one
+pool of rollouts are compared with errors of groups by ordinary backward passes. grpo's excess over the oracle
+falls as 1/(G(G-1)), and every error falls with G. Noise and signal with advantages divided by their
+standard deviation, which have another mean gradient, are compared in the same way.
 
-How vanilla, grpo and the oracle are ordered is predicted by each model's moments, and asked in the
-direction that they say: the paper's reading, vanilla above grpo above the oracle, is no law. It fails
-where ‖s‖² and the reward are correlated. So with the order of the models.
+Each model's moments predict the order of vanilla, grpo and the oracle, and the check tests the
+predicted direction. The paper's reading, vanilla above grpo above the oracle, is not a law. It fails
+if ‖s‖² and the reward are correlated. The order of the models is tested in the same way.
 
-Errors are known to half, two fifths or a fifth of themselves at sizes smoke, quick and full. Wrong
-formulas are refuted where they are furthest off: in the difference of two errors, which is what a
-formula's term says by itself, such as grpo's excess over the oracle at G = 2.
+The relative precision of errors is 1/2, 2/5 or 1/5 at sizes smoke, quick and full. Wrong
+formulas are refuted where their error is largest: in the difference of two errors, which is the size of a
+single term of a formula, such as grpo's excess over the oracle at G = 2.
 
-Falsified by a ratio of sampled and predicted errors that is not 1, an excess of order 1/G, or an order
-that is not the moments'. Intervals are those of nearly normal means.
+It is falsified by a ratio of sampled and predicted errors that is not 1, an excess of order 1/G, or an order
+that the moments do not predict. Intervals assume nearly normal means.
 
 Cost: some minutes on two cores.
 """
@@ -48,7 +48,7 @@ RIVALS = (NO_SECOND, SQUARE, NO_BASELINE, FIRST_ORDER, FLAT, DDOF, AS_GRPO, READ
 
 
 def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """Sampled errors over those of the formulas: 1; where there are most groups, of all baselines."""
+    """Sampled errors divided by those of the formulas: 1; for all baselines at the size with most groups."""
     least = cell.group_sizes[0]
     for group_size in cell.group_sizes:
         for baseline in BASELINES if group_size == least else ("grpo",):
@@ -66,7 +66,7 @@ def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
 
 
 def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """Sampled differences of two errors over those of the formulas: 1, and by rivals whatever the model."""
+    """Sampled differences of two errors divided by those of the formulas: 1, with rivals for every model."""
     least, member = cell.group_sizes[0], study.member
     wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
     pairs = [("grpo", "oracle", wrong)]
@@ -82,7 +82,7 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Sampled noise of advantages that are divided by their standard deviation, over the pool's: 1."""
+    """Sampled noise with advantages divided by their standard deviation, relative to the pool's: 1."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     grpo, normalised = noise_to_signal(study.pool, [most], AVERAGED)[NOISE]
     for size, rivals in (
@@ -97,7 +97,7 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
 
 
 def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Sampled signals ‖E ĝ‖² less the pool's, in units of signal or error, the larger one: 0."""
+    """Sampled signals ‖E ĝ‖² minus the pool's, in units of the larger of signal and error: 0."""
     most = cell.group_sizes[-1]
     noise = noise_to_signal(study.pool, [most], AVERAGED)
     values = dict(zip(noise["estimator"], noise[SIGNAL].map(float), strict=True))
@@ -114,7 +114,7 @@ def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
 
 
 def _known_order(study: Study, one: str, other: str, group_size: int) -> tuple[str, str] | None:
-    """Two baselines, the one of the larger error first; None where the moments are not clear."""
+    """Two baselines, the one with the larger error first; None if the moments are not clear."""
     value = {baseline: study.error(baseline, group_size) for baseline in (one, other)}
     first, second = sorted(value, key=value.__getitem__, reverse=True)
     larger = ordering(study.pool, group_size, [one, other])["larger"].iloc[0]
@@ -122,11 +122,11 @@ def _known_order(study: Study, one: str, other: str, group_size: int) -> tuple[s
 
 
 def _ratio(cell: LmCell, study: Study) -> Check:
-    """grpo's error over the oracle's, both sampled, at the smallest group: Corollary 4's ratio."""
+    """The ratio of Corollary 4: grpo's sampled error divided by the oracle's, at the smallest group."""
     least = cell.group_sizes[0]
     row = oracle_ratio(study.pool, [least]).iloc[0]
     grpo, oracle = (study.sampled(cell, baseline, least) for baseline in ("grpo", "oracle"))
-    # The prediction is the pool's: it is allowed twice its 95% interval.
+    # The prediction comes from the pool, so the tolerance is twice its 95% interval.
     twice, value = float(row["high"] - row["low"]), float(row["predicted"])
     statement = equal(value, {NO_SECOND: 1.0}, digits=twice, relative_margin=0.4)
     ratio = Ratio(grpo, oracle, study.error("oracle", least))
@@ -134,7 +134,7 @@ def _ratio(cell: LmCell, study: Study) -> Check:
 
 
 def _excess(cell: LmCell, study: Study) -> Check:
-    """The excess of grpo's error over the oracle's, at the largest group over that at the smallest."""
+    """The excess of grpo's error over the oracle's, at the largest group relative to the smallest."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     low, high = (
         _less(cell, drawn(study.member, "grpo", size), drawn(study.member, "oracle", size))
@@ -145,7 +145,7 @@ def _excess(cell: LmCell, study: Study) -> Check:
     return study.check(
         f": grpo's excess at G={most} over that at G={least}",
         Ratio(high, low, scale),
-        # Half of the gap to the rival, or nearly.
+        # This is nearly half of the gap to the rival.
         equal(predicted, {FIRST_ORDER: least / most}, scale=least / most, relative_margin=0.4),
     )
 
@@ -161,7 +161,7 @@ def _falls(cell: LmCell, study: Study) -> Check:
 
 
 def _order(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Which of vanilla and grpo has the larger error, where the moments are clear."""
+    """A check of which of vanilla and grpo has the larger error, if the moments are clear."""
     group_size, worse = cell.group_sizes[-1], "vanilla"
     if (order := _known_order(study, "grpo", worse, group_size)) is not None:
         name = f"{short(study.member)} G={group_size}: {order[0]} above {order[1]}"
@@ -170,7 +170,7 @@ def _order(cell: LmCell, study: Study) -> Iterator[Check]:
 
 
 def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
-    """Which of two models has the larger error, where their moments are clear."""
+    """A check of which of two models has the larger error, if their moments are clear."""
     group_size = cell.group_sizes[-1]
     rows = [errors_of(study.pool, [group_size], ["grpo"]).iloc[0] for study in pair]
     ordered = sorted(zip(rows, pair, strict=True), key=lambda one: -float(one[0]["mse"]))
@@ -181,7 +181,7 @@ def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Formulas against sampled errors on every model, and every order that the moments predict."""
+    """Comparisons of formulas with sampled errors on every model, and every order that moments predict."""
     how = SIZES[suite.size]
     studies = [study(member, suite) for member in how.members]
     for one in studies:
@@ -194,13 +194,13 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield _excess(cell, one)
         yield _falls(cell, one)
         yield from _order(cell, one)
-    # The paper has these three strengths; the last model is the counter-example.
+    # These three strengths are in the paper; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Figure 4: each model's errors, by formulas and sampled; and noise over signal, in units of grpo's."""
+    """Figure 4: each model's errors, by formulas and sampled, and noise / signal in units of grpo's."""
     for member in SIZES[suite.size].members:
         predictions, cell = study(member, suite), cell_of(suite.size, member)
         most = predictions.pool.rollouts
@@ -212,7 +212,7 @@ def curves(suite: Suite) -> Iterator[Point]:
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
             functional = predictions.sampled(cell, baseline, size) if sampled else None
             yield Point(STEM, baseline, at, float(row["mse"]), functional)
-        # The mean of a biased table takes a rollout beside the group.
+        # The mean of a biased table needs one rollout in addition to the group.
         smaller = [size for size in sizes if size < most]
         noise = noise_to_signal(predictions.pool, smaller, ["grpo", "vanilla", "oracle", *TABLES])
         for row in noise[noise["relative"].notna()].to_dict("records"):

@@ -1,18 +1,18 @@
 """Figure 5 of the paper: the group size of a language model.
 
-On each model that ships with the library, grpo's error over prompts drawn anew is
-c1 + c2/G + c3/(G(G-1)), times 1/B, with constants that a pool of rollouts gives (Theorem 7,
-group_size). Sampled gradients at pairs of prompts are held against it, and what they say of c1 and of c3
-alone against these; and where the constants say so, the group size that they call best beats another at
+On each model that ships with the library, grpo's error over newly drawn prompts is
+c1 + c2/G + c3/(G(G-1)), times 1/B. A pool of rollouts gives the constants (Theorem 7,
+group_size). Sampled gradients at pairs of prompts are compared with it, and their estimates of c1 and c3
+with these. If the constants predict it, their best group size has a smaller error than another at
 the same number of outputs.
 
-Training itself is ``ustat-pg llm sweep``; its results are drawn, and no verdict is made of them: the
-theorem is about the noise, and accuracy after training is not a function of it alone.
+Training itself is ``ustat-pg llm sweep``. Its results are plotted but give no verdict, because the
+theorem is about the noise, and accuracy after training depends on more than the noise.
 
-Falsified by a ratio of sampled and predicted errors that is not 1, or an order that is not predicted.
-Intervals are those of nearly normal means.
+It is falsified by a ratio of sampled and predicted errors that is not 1, or by an unpredicted order.
+Intervals assume nearly normal means.
 
-Cost: shares its draws with gradient_mse_lm.
+Cost: it shares its draws with gradient_mse_lm.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _noise(study: Study, group_size: int) -> float:
 
 
 def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """Sampled errors over those of the constants: 1."""
+    """Sampled errors divided by those of the constants: 1."""
     for size in cell.group_sizes:
         shares = {"c1": 1.0, "c2": 1 / size, "c3": 1 / (size * (size - 1))}
         weights = tuple((pooled(study.member, name), share) for name, share in shares.items())
@@ -53,9 +53,9 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _constants(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """c1 and c3 alone by sampled errors, over the constants: 1.
+    """c1 and c3 from sampled errors, divided by the constants: 1.
 
-    c1 is the error over prompts less that at one prompt, at any G. c3 is the combination of
+    c1 is the error over prompts minus that at one prompt, at any G. c3 is the combination of
     the errors at three group sizes in which 1 and 1/G cancel and 1/(G(G-1)) has the factor 1.
     """
     sizes, member = np.array(cell.group_sizes), study.member
@@ -76,7 +76,7 @@ def _constants(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _split(cell: LmCell, study: Study) -> Iterator[Check]:
-    """At one number of outputs other groups have a larger error than the best."""
+    """Checks that, at one number of outputs, other group sizes have a larger error than the best."""
     spent = {g: g * _noise(study, g) for g in cell.group_sizes}
     best = min(spent, key=spent.__getitem__)
     for group_size in cell.group_sizes:
@@ -91,7 +91,7 @@ def _split(cell: LmCell, study: Study) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The constants of every model against sampled gradients, and the order that they predict."""
+    """Comparisons of every model's constants with sampled gradients, and of the order that they predict."""
     how = SIZES[suite.size]
     for member in how.members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
@@ -101,7 +101,7 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """K · MSE at one budget over the least, against G, with the sampled one."""
+    """K · MSE at one budget, divided by the least, against G, with the sampled values."""
     for member in SIZES[suite.size].members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
         least = min(g * _noise(pool, g) for g in range(2, 257))

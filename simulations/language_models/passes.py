@@ -1,7 +1,7 @@
-"""Rollouts of a model at a few prompts, scored as a pool; and passes that read nothing of what scores them.
+"""Rollouts of a model at a few prompts, scored as a pool, and backward passes independent of that scoring.
 
-What is drawn depends on no formula of a moment or an error, and neither does the key under which it is
-kept: where these alone have changed, the same rollouts and scores are read again.
+The draws, and the key under which they are stored, do not depend on formulas of moments or
+errors. If only formulas have changed, the same rollouts and scores are read again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _THREAD = local()
 LOADING = Lock()
-"""Loading sets torch's default type, which all threads share."""
+"""A lock, because loading sets torch's default type, which all threads share."""
 
 
 def model_of(name: str, **how: str) -> LanguageModel:
-    """A model of this thread's own, loaded as is said: drawing changes its settings for a while, and hooks
-    of two threads on one module would meet.
+    """A model for this thread only. Drawing changes its settings temporarily, and hooks
+    of two threads on one module would conflict.
     """
     import torch
 
@@ -73,9 +73,9 @@ class Source:
         task: the task, as :func:`~ustat_pg.llm.tasks.named.load_task` takes it.
         prompts: number of its prompts.
         group_sizes: sizes of the groups that are differentiated, two of each size.
-        rollouts: number at each prompt that are scored, at least twice the largest size.
-        values: number of other rollouts that an oracle knows V from, of which there are two samples.
-        device: where torch computes.
+        rollouts: number of scored ones at each prompt, at least twice the largest size.
+        values: number of other rollouts from which an oracle estimates V; there are two such samples.
+        device: the device on which torch computes.
     """
 
     model: str
@@ -89,7 +89,7 @@ class Source:
 
     @property
     def key(self) -> str:
-        """Everything that the rollouts of a replication and their scores depend on but its number, the seed
+        """Everything that a replication's rollouts and scores depend on, except its number, the seed
         and the device.
         """
         sizes = self.prompts, self.group_sizes, self.rollouts, self.values
@@ -97,18 +97,18 @@ class Source:
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
     def replication(self, seed: int, number: int, folder: Path | None = None) -> ScoredPool:
-        """The pool of a replication: with ``values`` in its ``config``, two at each prompt, and with the
-        errors of two groups of each size at one of the prompts, ``passed``, that passes of their own give.
+        """The pool of a replication: with ``values`` in its ``config``, two at each prompt, and the
+        errors of two groups of each size at one of the prompts, ``passed``, from separate passes.
 
         Arguments:
-            seed, number: what the draws are addressed by.
-            folder: where it is kept, and read if it is there; nowhere unless given.
+            seed, number: the address of the draws.
+            folder: the place where it is stored and read; by default it is not stored.
         """
         file = None
         if folder is not None:
             file = folder / f"{self.key}-{self.device.partition(':')[0]}-{seed}-{number}.npz"
             if file.exists():
-                # A damaged file is as good as none.
+                # A damaged file counts as missing.
                 with suppress(InputError):
                     return ScoredPool.load(file)
         pool = self._made(seed, number)
@@ -125,7 +125,7 @@ class Source:
         model = model_of(self.model, device=self.device, dtype="float32")
         task = task_of(self.task, self.prompts)
         apart = 2 * self.values
-        # Tasks of one data set name their prompts alike: each task has draws of its own.
+        # Tasks of one data set use the same prompt names, so each task has its own draws.
         rows = [(f"{number}.{self.task}.{p.id}", tokenise(model, p)) for p in task.prompts]
         total = apart + self.rollouts
         calls = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
@@ -149,14 +149,14 @@ class Source:
 
 @lru_cache
 def _digest(task: str, prompts: int) -> str:
-    """A digest of the prompts, and of the files and libraries that make a replication."""
+    """A digest of the prompts, and of the files and libraries that affect a replication."""
     texts = [(prompt.text, prompt.columns) for prompt in task_of(task, prompts).prompts]
     libraries = versions("numpy", "tokenizers", "torch", "transformers")
     return source_digest(Path(__file__).resolve(), salt=f"{texts} {libraries}")
 
 
 def _scores_of(model: Any) -> Any:
-    """What scores rollouts of a model of this thread's: compared with autograd when it is first used."""
+    """The scorer of rollouts of this thread's model; it is compared with autograd at its first use."""
     from ustat_pg.llm.scores import Scores
 
     if not hasattr(_THREAD, "scores"):
@@ -177,9 +177,9 @@ def group_errors(
 
     Arguments:
         model: the torch module, in eval mode.
-        prompt: its tokens.
+        prompt: the prompt's tokens.
         answers: the tokens of each completion, those of the first group before those of the second.
-        rewards: of the completions, (2G,).
+        rewards: rewards of the completions, (2G,).
         values: two estimates of V that are independent of the groups, and of each other.
     """
     import torch
@@ -201,7 +201,7 @@ def group_errors(
         one = float(advantage[0])
         if not (advantage == one).all():
             return distance(advantage)
-        # Most groups are of this kind, and share one pass.
+        # Most groups are of this kind and share one pass.
         return one**2 * of_ones() if one else 0.0
 
     first, second = map(float, values)
@@ -215,7 +215,7 @@ def group_errors(
 
 
 def squared_norm(model: Any, loss: Any) -> float:
-    """‖∇loss‖² by one backward pass, which drops each parameter's gradient once it is squared."""
+    """‖∇loss‖² from one backward pass, which drops each parameter's gradient after squaring it."""
     squares: list[Any] = []
 
     def take(parameter: Any) -> None:
@@ -235,8 +235,8 @@ def squared_norm(model: Any, loss: Any) -> float:
 
 
 def require_packed(language_model: LanguageModel, task: Task) -> None:
-    """Refuse a model whose attention is not that of one causal mask, so that answers could not share a
-    prompt, or which cannot be asked for the logits of some tokens alone.
+    """Refuse a model whose attention does not use one causal mask, because answers could not share a
+    prompt, or which cannot return the logits of some tokens only.
     """
     import torch
 
@@ -264,7 +264,7 @@ def require_packed(language_model: LanguageModel, task: Task) -> None:
 
 
 def log_probs(model: Any, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> Any:
-    """log π of each answer to a prompt, (n,), in one pass: the answers share the prompt, and do not see
+    """log π of each answer to a prompt, (n,), in one pass: the answers share the prompt, but do not attend to
     each other.
     """
     import torch

@@ -1,10 +1,10 @@
-"""Figure 4 on a language model that somebody else trained, in three strengths: no worked example, two, eight.
+"""Figure 4 on an external language model, in three strengths: with zero, two or eight worked examples.
 
-A strength is one task with so many examples before each question, and its prompts are named: what is said
-is said of these. The formulas of errors are held against groups of the same rollouts, see
-:mod:`.real_cells`. A pool of other rollouts says which of two errors is larger, and by how much, with an
-interval of its own, by rollouts left out. One pool in a hundred misses a number, which no number of groups
-makes up for: an order errs that often.
+A strength is one task with that number of examples before each question. Its prompts are given, and results
+are about these. The formulas of errors are compared with groups of the same rollouts, see
+:mod:`.real_cells`. A pool of other rollouts tells which of two errors is larger, and by how much, with an
+interval that leaves rollouts out. One pool in a hundred misses a number, which no number of groups
+can correct, so an order is wrong that often.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .real_cells import GroupCell
 from .studies import CURVE_SIZES
 
 TASK = "smollm2:sums-{shots}"
-"""Sums of two digits, in plain text after worked ones."""
+"""Sums of two digits, in plain text after worked examples."""
 
 NO_SECOND = "no second-order term"
 SQUARE = "G^2 for G(G-1)"
@@ -49,33 +49,33 @@ CURVES = (*BASELINES, "minimum-variance")
 """The baselines of its points."""
 
 PARTS = 32
-"""Parts of a pool's rollouts, each left out once."""
+"""The number of parts of a pool's rollouts; each is left out once."""
 
 ROLLOUTS = 32
-"""Rollouts at a prompt of a replication, or two groups of the largest size: the noise of measured less
-predicted falls as their number, and equal answers are differentiated once."""
+"""Rollouts at a prompt of a replication, or two groups of the largest size. The noise of measured minus
+predicted is inversely proportional to them, and equal answers are differentiated once."""
 
 VALUES = 6
-"""Rollouts that an oracle of a replication knows V from; there are two such samples."""
+"""Rollouts from which an oracle of a replication estimates V; there are two such samples."""
 
 ERRORS = 0.01
-"""How often a pool's interval misses the number: what no number of groups makes up for."""
+"""The rate at which a pool's interval misses the number, which more groups cannot reduce."""
 
 _SEED = 7_000_003
-"""Added to the seed of the pools that predictions come from."""
+"""The offset of the seed for the pools that give predictions."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked.
+    """The extent of the checks.
 
     Arguments:
         group_sizes: sizes of the groups of a replication, increasing, by a strength's worked examples.
         prompts, rollouts: sizes of each strength's pool.
-        margin: share of itself to which an error is to be known, where no rival asks for more.
-        clear: share of the larger of two errors by which they differ at least where their order is asked.
-        plain: whether the ratio to the oracle is held against G/(G-1).
-        closely: whether the order in G of grpo's excess over the oracle is asked.
+        margin: the relative precision of an error, if no rival needs a higher one.
+        clear: the least relative difference of two errors at which their order is tested.
+        plain: whether the ratio to the oracle is compared with G/(G-1).
+        closely: whether the order in G of grpo's excess over the oracle is tested.
     """
 
     group_sizes: Mapping[int, tuple[int, ...]]
@@ -91,8 +91,8 @@ FULL = Size(dict.fromkeys((0, 2, 8), (2, 4, 8, 16)), 24, 128, 0.2, 0.2, closely=
 
 SIZES = {
     "smoke": Size({2: (2,)}, 4, 64, 0.5, 0.2, plain=False),
-    # Most groups of the weakest have equal rewards, and the strongest's prompts are long: larger groups of
-    # these would take an hour, and so would an order of errors that are nearer to each other.
+    # Most groups of the weakest have equal rewards, and the strongest's prompts are long. Larger groups of
+    # these would take an hour, and so would the order of errors that are closer to each other.
     "quick": Size({0: (2,), 2: (2, 8), 8: (2,)}, 4, 96, 0.3, 0.4),
     "full": FULL,
     "card": FULL,
@@ -101,7 +101,7 @@ SIZES = {
 
 @dataclass(frozen=True, eq=False)
 class Strength:
-    """One task's pool, what it predicts, and the cell that measures it."""
+    """One task's pool, its predictions, and the cell that measures them."""
 
     name: str
     task: str
@@ -110,12 +110,12 @@ class Strength:
     how: Size
 
     def known(self, number: Callable[[ScoredPool], float]) -> tuple[float, float]:
-        """A number of the pool, and half its interval at these prompts."""
+        """A number from the pool, and half its interval at these prompts."""
         values, half = self.all_known(number)
         return float(values), float(half)
 
     def all_known(self, numbers: Callable[[ScoredPool], Any]) -> tuple[Array, Array]:
-        """Numbers of the pool, and half their intervals at these prompts, by rollouts left out in parts."""
+        """Numbers from the pool, and half their intervals at these prompts, by leaving parts out."""
         rollouts = np.arange(self.pool.rollouts)
         parts = [
             numbers(self.pool.select_rollouts(np.flatnonzero(rollouts % PARTS != part)))
@@ -125,7 +125,7 @@ class Strength:
         return np.asarray(numbers(self.pool)), student.isf(ERRORS / 2, PARTS - 1) * errors
 
     def curve(self, group_sizes: Sequence[int]) -> pd.DataFrame:
-        """The errors that figures show, with what they are known to at these prompts."""
+        """The errors that figures show, with their precision at these prompts."""
 
         def errors(pool: ScoredPool) -> pd.DataFrame:
             return errors_of(pool, group_sizes, CURVES)
@@ -134,7 +134,7 @@ class Strength:
         return errors(self.pool).assign(low=values - half, high=values + half)
 
     def error(self, group_size: int, **weights: float) -> Callable[[ScoredPool], float]:
-        """A sum of the mean errors over the prompts of baselines, of a pool."""
+        """A sum of the baselines' mean errors over the prompts, from a pool."""
 
         def of(pool: ScoredPool) -> float:
             errors = errors_of(pool, [group_size], list(weights))["mse"]
@@ -143,7 +143,7 @@ class Strength:
         return of
 
     def measured(self, group_size: int, times: float = 1.0, **weights: float) -> Linear:
-        """A multiple of the same sum, as groups have it."""
+        """A multiple of the same sum, from groups."""
         terms = [
             (drawn(self.task, name, group_size), times * weight) for name, weight in weights.items()
         ]
@@ -156,13 +156,13 @@ class Strength:
         value: float,
         rivals: Mapping[str, float],
     ) -> Check:
-        """A check that a sum of errors is, as groups have it, what the formulas make of the same rollouts.
+        """A check that a sum of errors from groups equals the formulas' value on the same rollouts.
 
         Arguments:
             group_size: G.
-            weights: those of the sum, by baseline.
-            value: the sum by the pool, which rounding is relative to.
-            rivals: the ratio by wrong formulas, over what the true one makes.
+            weights: weights in the sum, by baseline.
+            value: the sum from the pool; rounding is relative to it.
+            rivals: the ratio by wrong formulas, divided by that of the true one.
         """
         measured, formula = (
             Linear(self.cell, tuple((of(self.task, n, group_size), w) for n, w in weights.items()))
@@ -209,8 +209,8 @@ def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None
 
 
 def _agree(one: Strength) -> Iterator[Check]:
-    """Measured errors over those of the formulas: 1, and by rivals whatever the model. None is asked that the
-    pool does not tell from 0.
+    """Measured errors divided by those of the formulas: 1, with rivals for every model. An error that the
+    pool cannot distinguish from 0 is not tested.
     """
     least = one.cell.group_sizes[0]
     asked = [(size, {name: 1.0}) for size in one.cell.group_sizes for name in BASELINES]
@@ -222,7 +222,7 @@ def _agree(one: Strength) -> Iterator[Check]:
 
 
 def _wrong(one: Strength, size: int, value: float) -> dict[str, float]:
-    """By rivals, grpo's error, or what it has more than the oracle's, over the value that it has."""
+    """The rivals' values of grpo's error, or of its excess over the oracle's, divided by the true value."""
     vanilla, grpo, oracle = (one.error(size, **{name: 1.0})(one.pool) for name in BASELINES)
     second = prompt_moments(one.pool).variance_trace.mean() / (size * (size - 1))
     more = {
@@ -235,7 +235,7 @@ def _wrong(one: Strength, size: int, value: float) -> dict[str, float]:
 
 
 def _orders(one: Strength) -> Iterator[Check]:
-    """Which of two errors is larger, at every size where the pool says so: those of the paper's reading, and
+    """Checks of which of two errors is larger, at every size where the pool decides: the paper's order, and
     grpo's and G/(G-1) times the oracle's.
     """
     for size in one.cell.group_sizes:
@@ -259,7 +259,7 @@ def _orders(one: Strength) -> Iterator[Check]:
 
 
 def _excess(one: Strength) -> Iterator[Check]:
-    """grpo's excess over the oracle at the largest group, over that at the smallest."""
+    """grpo's excess over the oracle at the largest group, divided by that at the smallest."""
     least, most = one.cell.group_sizes[0], one.cell.group_sizes[-1]
     apart = {"grpo": 1.0, "oracle": -1.0}
     excess, half = one.known(one.error(least, **apart))
@@ -268,13 +268,13 @@ def _excess(one: Strength) -> Iterator[Check]:
     low, high = (one.measured(size, **apart) for size in (least, most))
     predicted, first = least * (least - 1) / (most * (most - 1)), least / most
     ratio = Ratio(high, low, excess)
-    # Half of the gap to the rival, or nearly.
+    # This is nearly half of the gap to the rival.
     statement = equal(predicted, {FIRST_ORDER: first}, scale=first, relative_margin=0.4)
     yield one.check(f": grpo's excess at G={most} over that at G={least}", ratio, statement)
 
 
 def _falls(one: Strength) -> Iterator[Check]:
-    """grpo's error falls with the group."""
+    """Checks that grpo's error falls with the group size."""
     sizes = one.cell.group_sizes[0], one.cell.group_sizes[-1]
     at_least, at_most = (one.error(size, grpo=1.0) for size in sizes)
     fall, half = one.known(lambda pool: at_least(pool) - at_most(pool))
@@ -291,7 +291,7 @@ def _falls(one: Strength) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> list[Check]:
-    """The formulas against groups, and every order that the pool predicts."""
+    """Comparisons of the formulas with groups, and every order that the pool predicts."""
     made = [check for one in strengths(suite) for check in _of(one)]
     if not made:
         raise InputError(
@@ -311,7 +311,7 @@ def _of(one: Strength) -> Iterator[Check]:
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Figure 4, as points of the run alone: the errors of each strength, by the pool and by groups."""
+    """Figure 4, as points of this run only: the errors of each strength, from the pool and from groups."""
     for one in strengths(suite):
         sizes = [size for size in CURVE_SIZES if size <= one.pool.rollouts]
         for row in one.curve(sizes).to_dict("records"):

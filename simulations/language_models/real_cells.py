@@ -1,23 +1,23 @@
-"""Cells of a language model that somebody else trained, on prompts that are named.
+"""Cells of an external language model, on given prompts.
 
-One replication draws rollouts at each of the prompts and scores them as a pool, of which the library's
-formulas make each baseline's error. Against them stand the errors of groups of the same rollouts: half the
-squared distance of the gradients of two groups, averaged over all groups that several random orders cut
-them into. The oracle knows V from two samples of its own, and its error is the product of the two
-distances that these give: a gradient is linear in its baseline, so that this is the oracle's error on
-average, exactly.
+One replication draws rollouts at each of the prompts and scores them as a pool, from which the library's
+formulas give each baseline's error. The cell compares them with errors of groups of these rollouts: half the
+squared distance of the gradients of two groups, averaged over all groups from several random orders.
+The oracle estimates V from two separate samples, and its error is the product of the two
+distances that these give. A gradient is linear in its baseline, so this is exactly the oracle's error on
+average.
 
-The two groups of one order, at one of the prompts, are differentiated whole: each baseline's distance is one
-backward pass of the loss of the first group less that of the second, which reads nothing of the code that
-scores pools. The others' distances are made of the pool's inner products ⟨sᵢ, sⱼ⟩, and the mean over all is
-shifted by what the pass has more than they say of its two groups. So inner products serve as a control
-variate: were they wrong, the mean would still be that of passes over all groups, with more noise.
+The two groups of one order, at one of the prompts, are differentiated whole. Each baseline's distance is one
+backward pass of the first group's loss minus the second's, which does not use the code that
+scores pools. The other distances use the pool's inner products ⟨sᵢ, sⱼ⟩, and the mean over all is
+shifted by the difference of the pass and their value for its two groups. So inner products are a control
+variate: if they were wrong, the mean would still be that of passes over all groups, with more noise.
 
-Both sides are unbiased for the same errors if the formulas are right, and read the same rollouts: what is
-left of their difference are products of different rollouts, whose mean is 0 since E s = 0. So a few dozen
-replications tell wrong formulas, where errors of groups against those of another pool did not.
+Both sides are unbiased for the same errors if the formulas are right, and read the same rollouts. The rest
+of their difference is products of different rollouts, which have mean 0 since E s = 0. So a few dozen
+replications can refute wrong formulas; a comparison with another pool's errors could not.
 
-The prompts are the same in all replications: what is measured is the mean error at these.
+The prompts are the same in all replications, so the cell measures the mean error at these.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from .cells import BASELINES, LmQuantity, ModelCell, Values, drawn, errors_of_gr
 from .passes import Source, task_of
 
 _ORDERS = 64
-"""Orders of a prompt's rollouts, each cut into groups."""
+"""The number of orders of a prompt's rollouts, each cut into groups."""
 
 _WORK = 2**17
-"""Outputs of a bandit that take the time of a token that is scored."""
+"""The number of bandit outputs that take the time of one scored token."""
 
 _BLOCK = 2
 """Replications in a block."""
@@ -48,7 +48,7 @@ _BLOCK = 2
 
 @cache
 def _code() -> str:
-    """A digest of the files that make quantities of what is drawn and scored: formulas among them."""
+    """A digest of the files that compute quantities from draws and scores, including the formulas."""
     return source_digest(Path(__file__).resolve())
 
 
@@ -57,9 +57,9 @@ class GroupCell(ModelCell):
     """A model on the same prompts of a task.
 
     Arguments:
-        source: the model and prompts, and how many rollouts a replication takes.
-        length: number of a prompt's tokens, on average, which a replication's cost goes by.
-        folder: where the rollouts and scores of replications are kept; nowhere unless given.
+        source: the model and prompts, and the number of rollouts in a replication.
+        length: number of a prompt's tokens, on average, for the cost of a replication.
+        folder: the place for stored rollouts and scores of replications; by default nothing is stored.
     """
 
     source: Source
@@ -84,7 +84,7 @@ class GroupCell(ModelCell):
 
     @property
     def name(self) -> str:
-        """Everything that a replication depends on but its number, the seed and the device."""
+        """Everything that a replication depends on, except its number, the seed and the device."""
         words = self.source.key, _code()
         return "groups-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
@@ -97,11 +97,11 @@ class GroupCell(ModelCell):
         return round(tokens * _WORK)
 
     def pilot(self, replications: int) -> int:
-        """A few replications, which are long: each is a mean over all groups of its rollouts."""
+        """A few replications, because each is long: it is a mean over all groups of its rollouts."""
         return 2 * _BLOCK
 
     def shown(self, blocks: float) -> float:
-        """At least the blocks that verdicts take."""
+        """At least the number of blocks that verdicts need."""
         return max(blocks, 4.0)
 
     def _replication(self, seed: int, number: int) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """The language models of the claims, and the predictions of a pool of rollouts for each.
 
-Predictions come from a pool of its own, drawn and scored once for each model with a seed that no
-replication has; so they carry an error. Replications compare the formulas of pools of their own with errors
-sampled anew, so that this error enters few verdicts: through the sizes that rivals predict, through the order
-of two errors, which is asked where they are clearly apart, and through grpo's ratio to the oracle, which is
+Predictions come from a separate pool, drawn and scored once for each model with a seed that no
+replication uses, so they have an error. Replications compare the formulas on their own pools with fresh
+sampled errors, so the pool's error enters few verdicts: through the sizes that rivals predict, the order
+of two errors, which is tested if they are clearly different, and grpo's ratio to the oracle, which is
 allowed twice the pool's interval.
 """
 
@@ -31,7 +31,7 @@ MEMBERS = ("embedded:base", "embedded:strong", "embedded:in-context", "embedded:
 CURVE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 _SEED = 7_000_003
-"""Added to the seed of the pools that predictions come from."""
+"""The offset of the seed for the pools that give predictions."""
 
 
 def short(member: str) -> str:
@@ -43,14 +43,14 @@ class Size:
     """Prompts and rollouts of a study, and the cell of the claims.
 
     Arguments:
-        prompts, rollouts: sizes of the pool that predictions come from.
+        prompts, rollouts: sizes of the pool that gives predictions.
         group_sizes: sizes of the groups of a replication.
-        values: number of rollouts that an oracle of a replication knows V from.
+        values: number of rollouts from which an oracle of a replication estimates V.
         groups: number of groups at each prompt, of the largest size.
-        margin: share of itself to which an error is to be known, where no rival asks for more.
-        clear: share of the larger of two errors by which they differ at least where their order is asked.
-        members: the models. Where few answers are wrong errors are rare and large, and take more
-            replications: the smallest size takes two models, one on which the paper's order holds and
+        margin: the relative precision of an error, if no rival needs a higher one.
+        clear: the least relative difference of two errors at which their order is tested.
+        members: the models. If few answers are wrong, errors are rare and large, and need more
+            replications: the smallest size uses two models, one on which the paper's order holds and
             one on which it fails.
     """
 
@@ -76,7 +76,7 @@ SIZES = {
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """One model's pool, scored, and what it predicts."""
+    """One model's scored pool, and its predictions."""
 
     member: str
     pool: ScoredPool
@@ -95,7 +95,7 @@ class Study:
         rivals: Mapping[str, float] | None = None,
         size: float = inf,
     ) -> Check:
-        """A check that a sampled number over that of the formulas is 1."""
+        """A check that a sampled number divided by that of the formulas is 1."""
         statement = equal(1.0, rivals, relative_margin=margin)
         return self.check(
             f"{what}, sampled over predicted", Ratio(sampled, formula, size), statement
@@ -110,7 +110,7 @@ class Study:
         return float(curves(self.pool, [group_size], [baseline])["mse"].iloc[0])
 
     def apart(self, larger: float, smaller: float) -> bool:
-        """Whether two predictions are far enough apart for their order to be asked."""
+        """Whether two predictions are far enough apart for a test of their order."""
         return larger - smaller >= self.clear * larger
 
     @cached_property
@@ -119,7 +119,7 @@ class Study:
 
 
 def study(member: str, suite: Suite) -> Study:
-    """The pool of a model, drawn and scored once; kept in the suite's folder where there is one."""
+    """The pool of a model, drawn and scored once; stored in the suite's folder if it has one."""
     folder = None if suite.folder is None else suite.folder.resolve()
     return _study(member, suite.size, suite.seed, folder)
 
@@ -144,19 +144,19 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
 
 
 def cell_of(size: str, *members: str) -> LmCell:
-    """The cell of these models; those of several share the replications of each."""
+    """The cell of these models; cells of several models share the replications of each."""
     how = SIZES[size]
     return LmCell(members, how.group_sizes, how.values, how.groups)
 
 
 Error = tuple[LmQuantity, float, float]
-"""A sampled error, the factor that it is taken times, and the pool's prediction of their product."""
+"""A sampled error, its factor, and the pool's prediction of their product."""
 
 
 def above(
     name: str, cell: LmCell, larger: Error, smaller: Error, rivals: Sequence[str] = ()
 ) -> Check:
-    """The larger error less the smaller one is positive, in units of the larger one's prediction."""
+    """A check that the larger error minus the smaller is positive, in units of the larger's prediction."""
     (first, first_factor, top), (second, second_factor, bottom) = larger, smaller
     difference = Linear(cell, ((first, first_factor / top), (second, -second_factor / top)))
     statement = positive((top - bottom) / top, rivals, scale=1.0)

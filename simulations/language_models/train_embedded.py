@@ -3,11 +3,11 @@
     python -m simulations.language_models.train_embedded --out DIR [--only NAME]
 
 Every step draws new documents (see :mod:`~ustat_pg.llm.models.embedded`). First come single questions in
-one style, without a scratch-pad but with the positions that it would give to the answer: they teach
-the arithmetic at little cost. Then come whole documents, in all styles, with worked examples and
-scratch-pads. The loss is the cross-entropy of what a model may be asked to write.
+one style, without a scratch-pad but with the answer's positions as if it were there. They teach
+arithmetic at low cost. Then come whole documents, in all styles, with worked examples and
+scratch-pads. The loss is the cross-entropy of the tokens that a model may have to write.
 
-The same machine gives equal weights from equal seeds; another one rounds differently.
+The same machine gives equal weights from equal seeds; another machine rounds differently.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ STYLES: dict[str, Callable[[int], str]] = {
     "padded": lambda answer: f"{answer:0{4 if answer < 0 else 3}d}",
     "decimal": lambda answer: f"{answer}.0",
 }
-"""How the answers of a document are written: 12 as 12, 012 or 12.0; only ``normal`` is rewarded."""
+"""The styles of the answers in a document: 12 as 12, 012 or 12.0; only ``normal`` is rewarded."""
 STYLE_SHARES = (0.65, 0.175, 0.175)
 EXAMPLE_SHARES = (0.4, 0.15, 0.15, 0.15, 0.15)
 """Probabilities of 0, 1, 2, ... worked examples."""
 LETTERS, SCRATCH_WEIGHT = "abcdefgh", 0.1
-"""Letters of the scratch-pad, and their weight in the loss."""
+"""The letters of the scratch-pad, and their weight in the loss."""
 
 OPENING, MIXING = 600, 600
-"""Steps with single questions only; then those in which whole documents take over at random."""
+"""The steps with single questions only, then the steps in which whole documents replace them at random."""
 DOCUMENTS = 64
 """Documents in a step after the opening; an opening step has twice as many."""
 RATE, WARM_UP = 4e-3, 50
-"""Peak of the learning rate and the step it is reached at; from there a cosine to a twentieth."""
+"""The peak of the learning rate and its step; after it the rate falls as a cosine to a twentieth."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Steps of the learning rate's schedule, step whose weights are kept, and length of the scratch-pad."""
+    """The steps of the learning rate's schedule, the step of the saved weights, the scratch-pad's length."""
 
     steps: int
     stop: int
@@ -79,8 +79,8 @@ def new_model(seed: int) -> Qwen2ForCausalLM:
 def batch(recipe: Recipe, generator: np.random.Generator, *, opening: bool) -> list[torch.Tensor]:
     """Documents of one step: tokens, their positions, and their weights as targets.
 
-    Each is (documents, length). Documents of the opening are by turns one question, whose scratch-pad
-    is left out while the positions after it stay what they would be, and one worked example.
+    Each is (documents, length). Documents of the opening alternate between one question, whose scratch-pad
+    is omitted while the positions after it keep their values, and one worked example.
     """
     number = DOCUMENTS * (2 if opening else 1)
     count = 0 if opening else int(generator.choice(len(EXAMPLE_SHARES), p=EXAMPLE_SHARES))
@@ -92,7 +92,7 @@ def batch(recipe: Recipe, generator: np.random.Generator, *, opening: bool) -> l
     for row, style in enumerate(styles):
         *examples, last = questions[row * (count + 1) : (row + 1) * (count + 1)]
         answer, questioned = STYLES[style](last.answer), not (opening and row % 2)
-        # Symbols, their weight as targets, and the positions that are left out before them.
+        # Symbols, their weight as targets, and the number of positions omitted before them.
         parts: list[tuple[Sequence[str], float, int]] = []
         for example in examples if questioned else [last]:
             parts += [(f"{example.text}=", 0.0, 0), (f"{STYLES[style](example.answer)}\n", 1.0, 0)]
@@ -113,7 +113,7 @@ def batch(recipe: Recipe, generator: np.random.Generator, *, opening: bool) -> l
 
 def logits(model: Qwen2ForCausalLM, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Logits of documents, (documents, length, vocabulary)."""
-    # Without a mask transformers takes a gap in the positions for the beginning of another document.
+    # Without a mask, transformers treats a gap in the positions as the start of another document.
     length = tokens.shape[1]
     causal = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
     output: torch.Tensor = model(
@@ -123,7 +123,7 @@ def logits(model: Qwen2ForCausalLM, tokens: torch.Tensor, positions: torch.Tenso
 
 
 def train(recipe: Recipe) -> Qwen2ForCausalLM:
-    """Trained model of a recipe, in evaluation mode."""
+    """The trained model of a recipe, in evaluation mode."""
     generator = np.random.Generator(np.random.PCG64(recipe.seed))
     model = new_model(recipe.seed).train()
     groups = [

@@ -1,1 +1,1 @@
-"""Mutants: named errors of one line, planted one at a time; `verify` must not confirm what they break."""
+"""Mutants: named one-line errors, planted one at a time; `verify` must not confirm claims that they break."""

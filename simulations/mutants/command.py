@@ -1,4 +1,4 @@
-"""``python -m simulations mutants``: plant each error, run the claims named, and say what survives."""
+"""``python -m simulations mutants``: plant each error, run the named claims, and list the survivors."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
 
 
 def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedError]:
-    """The errors asked for.
+    """The requested errors.
 
     Raises:
-        InputError: an unknown claim, a part that there is not, or no error that fits.
+        InputError: a claim is unknown, a part does not exist, or no error fits.
     """
     for stem in options.claims:
         one_of("claim", stem, stems)
@@ -142,8 +142,8 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 @dataclass
 class Record:
-    """What was found of errors: by the program and at the size that the head names, where a row has no source
-    or size of its own.
+    """The results for errors, from the program and the size that the head names, if a row has no source
+    or size itself.
     """
 
     head: Row
@@ -158,13 +158,13 @@ class Record:
         return cls(head, {row["name"]: place | row for row in rows})
 
     def answers(self, name: str, here: Row, engine: str) -> bool:
-        """Whether an error needs no other run by this program and engine."""
+        """Whether an error needs no further run by this program and engine."""
         row = self.rows.get(name, {})
         same = here.items() <= row.items()
         return same and (row["verdict"] == "REFUTED" or row["engine"] == engine)
 
     def text(self, rows: Sequence[Row]) -> str:
-        """The file of these rows, whose head is of most of them."""
+        """The file of these rows; its head applies to most of them."""
         places = Counter((row["size"], row["source"]) for row in rows)
         head = self.head | dict(zip(("size", "source"), places.most_common(1)[0][0], strict=True))
         common = set(head.items())
@@ -177,11 +177,11 @@ class Record:
 
 
 UNSEEN = {"exact": {"simulation", "control", "test"}, "test": {"simulation"}}
-"""What an engine does not ask, of what refutes errors; ``cpu`` asks all."""
+"""The kinds of refuting evidence that an engine does not use; ``cpu`` uses all."""
 
 
 def refuted(record: Row, engine: str) -> set[str]:
-    """The errors that a record has as refuted, by evidence that this engine asks for."""
+    """The errors that a record lists as refuted, by evidence that this engine uses."""
     return {
         row["name"]
         for row in record["errors"]
@@ -192,9 +192,9 @@ def refuted(record: Row, engine: str) -> set[str]:
 
 
 def untouched(planted: Iterable[PlantedError]) -> list[str]:
-    """The public functions of the rooms that hold errors, except those that an error touches.
+    """The public functions of the packages that have errors, except those that an error touches.
 
-    An error touches what it stands in, and what reads that in the same file, by whatever steps. Nothing
+    An error touches the definition that contains it, and those in its file that use it in any way. Nothing
     shows that ``verify`` sees an error in the others.
     """
     planted = [error for error in planted if error.layer != "claims"]
@@ -202,7 +202,7 @@ def untouched(planted: Iterable[PlantedError]) -> list[str]:
     rooms = dict.fromkeys(tuple(error.file.removesuffix(".py").split("/")[:2]) for error in planted)
     for package, room in rooms:
         public = import_module(f"{package}.{room}")
-        # A module without a list offers what it defines.
+        # A module without ``__all__`` offers its own definitions.
         own = [n for n, f in vars(public).items() if getattr(f, "__module__", 0) == public.__name__]
         for name in getattr(public, "__all__", [n for n in own if not n.startswith("_")]):
             function = unwrap(getattr(public, name))
@@ -215,7 +215,7 @@ def untouched(planted: Iterable[PlantedError]) -> list[str]:
 
 
 def _touched(source: str, name: str, snippets: Sequence[str]) -> bool:
-    """Whether a snippet is in what a file defines under a name, or in what that reads there."""
+    """Whether a snippet is in a file's definition of a name, or in the definitions that it uses there."""
     parts: dict[str, ast.stmt] = {}
     for part in ast.parse(source).body:
         if isinstance(part, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The errors that are planted: the records, and where their lines stand."""
+"""The planted errors: their records, and the places of their lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 ROOT = Path(__file__).resolve().parents[2]
 
 RECORDS = {"bandit": "errors.toml", "language-model": "language_models.toml"}
-"""The file of the errors, by the kind of problem of the claims."""
+"""The files of the errors, by kind of problem of the claims."""
 
 KINDS = {
     "formula": "a formula that is wrong wherever it is asked",
@@ -30,13 +30,13 @@ KINDS = {
     "bounds": "a range that does not hold all values",
     "plan": "what is not planned for",
 }
-"""The kinds of error, by the word before the colon of an error's name; without one it is a formula."""
+"""The kinds of error, by the word before the colon in an error's name; without a colon it is a formula."""
 
 ENGINES = ("exact", "cpu")
-"""Enumeration alone, then enumeration and simulation."""
+"""Enumeration only, then enumeration and simulation."""
 
 SUITE = "test"
-"""What ``make test`` asks: enumeration, then the files of tests below."""
+"""The checks of ``make test``: enumeration, then the test files below."""
 
 EVIDENCE = "tests/simulations/evidence"
 TESTS = {
@@ -57,10 +57,10 @@ TESTS = {
     ),
     "simulations": "tests/simulations/test_designs.py tests/simulations/test_claims.py",
 }
-"""Tests of what claims see by draws alone, by how a file's name begins."""
+"""Tests of parts that claims see only by draws, by the start of a file's name."""
 
 ROOMS = ("engines", "evidence", "interior_problems")
-"""Rooms of the experiments that are not claims."""
+"""Packages of the experiments that are not claims."""
 
 SIMULATED = (
     "ustat_pg/sampling/rng",
@@ -70,7 +70,7 @@ SIMULATED = (
     "simulations/engines/runs/lanes",
     "ustat_pg/llm",
 )
-"""Files that simulation alone calls: an enumeration of their errors would be in vain."""
+"""Files that only simulation calls, so that enumeration cannot see their errors."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class PlantedError:
     """One changed line.
 
     Arguments:
-        name: what is wrong, in a few words; unique.
+        name: the error in a few words; unique.
         file: file below the repository's root.
-        old: text that stands there once, by its words and signs.
-        new: text that takes its place.
-        stems: claims that the error may reach, the likeliest to see it first; where no claim reads what is
-            wrong, the file of tests that refuses it.
-        equivalent: why the error changes no number that a claim reads; empty where it does.
-        silent: why it leaves nothing that could refute the claim, which must then not be CONFIRMED;
-            empty where it leaves something.
+        old: a text that occurs once in the file, compared by words and signs.
+        new: the text that replaces it.
+        stems: claims that the error may reach, the most sensitive first; if no claim reads the wrong part,
+            the test file that refuses it.
+        equivalent: the reason that the error changes no number that a claim reads; empty if it changes one.
+        silent: the reason that nothing can refute the claim, which must then not be CONFIRMED;
+            empty if something can.
     """
 
     name: str
@@ -99,14 +99,14 @@ class PlantedError:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The verdicts that it may have."""
+        """The verdicts that the error may have."""
         if self.equivalent:
             return ("CONFIRMED", "INCONCLUSIVE", "ERROR", "TIMEOUT")
         return ("REFUTED", "INCONCLUSIVE") if self.silent else ("REFUTED",)
 
     @property
     def layer(self) -> str:
-        """The room that it is in, or claims."""
+        """The package of the file, or claims."""
         package, room, *_ = self.file.removesuffix(".py").split("/")
         return room if package == "ustat_pg" or room in ROOMS else "claims"
 
@@ -129,13 +129,13 @@ class PlantedError:
 
     @property
     def source(self) -> str:
-        """The text of its file with the error."""
+        """The text of the file with the error in it."""
         return planted((ROOT / self.file).read_text(encoding="utf-8"), self.old, self.new)
 
 
 @cache
 def errors(on: str = "bandit") -> dict[str, PlantedError]:
-    """The errors that claims on a kind of problem may see, by name, in the order of their file."""
+    """The errors that claims on a kind of problem may see, by name, in the order of the file."""
     data = tomllib.loads(Path(__file__).with_name(RECORDS[on]).read_text(encoding="utf-8"))
     return {
         name: PlantedError(name, file, old, new, tuple(stems.split()), *why)
@@ -147,8 +147,8 @@ def errors(on: str = "bandit") -> dict[str, PlantedError]:
 def pattern(old: str) -> re.Pattern[str]:
     """The pattern of a snippet's words and signs.
 
-    Spaces, line breaks and a comma before a closing bracket do not count, so that formatting cannot
-    hide it. A line break at its end does.
+    Spaces, line breaks and a comma before a closing bracket do not matter, so that formatting cannot
+    hide the snippet. A line break at its end matters.
     """
     first, *rest = re.findall(r"\w+|\S", old)
     words = re.escape(first)

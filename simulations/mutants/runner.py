@@ -1,8 +1,8 @@
-"""The runner of errors: each has a process of its own, the program with one changed line.
+"""The runner of errors: each error has its own process, with one changed line in the program.
 
-Nothing of the program is imported there before the error is planted, and no file is changed: the module
-with the error is compiled from its changed text when it is imported. Each claim is enumerated first; where
-no enumeration refutes, each is run as ``verify`` runs it.
+The process imports nothing of the program before the error is planted, and no file is changed: the module
+with the error is compiled from its changed text when it is imported. Each claim is enumerated first; if
+no enumeration refutes it, each is run as by ``verify``.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ BLOCKS = Path("results/mutants")
 """The folder with the true program's blocks."""
 
 LIMIT_SECONDS = 900
-"""The most that one process may take."""
+"""The longest time of one process, in seconds."""
 
 ORDER = ("REFUTED", "ERROR", "INCONCLUSIVE", "CONFIRMED")
-"""The verdict on an error is the first of these that a claim gives."""
+"""The verdicts in order: an error gets the first of these that a claim gives."""
 
 PARTS = 8
-"""Parts of a claim's checks, each spread over it: the first of them mostly refutes."""
+"""The number of parts of a claim's checks, each spread over it; usually the first one refutes."""
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["numba", "numpy", "pandas", "scipy.stats", "sklearn.datasets"])
 
 Answer = dict[str, str]
 """The verdict on an error or on the true program: its ``verdict`` (REFUTED, CONFIRMED, INCONCLUSIVE,
-ERROR, TIMEOUT), the ``stem`` and ``engine`` that give it, and where it is refuted ``by`` which kind of
-evidence (exact, simulation, control, test; design, where a formula fails) and which ``check``."""
+ERROR, TIMEOUT), the ``stem`` and ``engine`` that give it, and if refuted, the kind of evidence ``by`` which
+(exact, simulation, control, test; design, if a formula fails) and the ``check``."""
 
 
 def source_of(root: Path = ROOT) -> str:
-    """A digest of the program, without the errors and what plants them."""
+    """A digest of the program, without the errors and the code that plants them."""
     state = hashlib.sha256()
     files = [*root.glob("ustat_pg/**/*"), *root.glob("simulations/**/*")]
     for file in sorted(files):
@@ -65,7 +65,7 @@ def source_of(root: Path = ROOT) -> str:
 def run_errors(
     errors: Sequence[PlantedError], size: str, engine: str, workers: int
 ) -> Iterator[tuple[PlantedError, Answer]]:
-    """Errors, as they come, with the answer on each, by enumeration alone or up to an engine."""
+    """The errors with the answer on each, as they finish, by enumeration only or up to an engine."""
     pool = ThreadPoolExecutor(workers)
     futures = {}
     for error in errors:
@@ -88,14 +88,14 @@ def run_errors(
 def ask(
     error: PlantedError | None, stems: Sequence[str], size: str, engines: Sequence[str]
 ) -> Answer:
-    """The answer of a process on an error, or on the true program; it is killed after its time."""
+    """The answer of a process on an error, or on the true program; it is killed after a time limit."""
     from ..evidence.store import makers
 
     file = ROOT / (error.file if error else "")
     answer = {"verdict": "ERROR", "stem": stems[0], "engine": engines[-1], "by": "", "check": ""}
     receiver, sender = CONTEXT.Pipe(duplex=False)
     with TemporaryDirectory(prefix="mutant-") as folder:
-        # Blocks that the error changes are not kept beside the true program's.
+        # Blocks that the error changes are not stored with the true program's blocks.
         blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
         kept = folder if file in _bodies() else None
         arguments = (sender, error, stems, size, engines, blocks, kept)
@@ -115,7 +115,7 @@ def ask(
 
 @cache
 def _bodies() -> tuple[Path, ...]:
-    """The files that hold compiled bodies, and all that these import."""
+    """The files with compiled bodies, and all files that these import."""
     from ustat_pg.files.digests import imported, sources_of
 
     files = [*ROOT.glob("ustat_pg/**/*.py"), *ROOT.glob("simulations/**/*.py")]
@@ -124,7 +124,7 @@ def _bodies() -> tuple[Path, ...]:
 
 
 def plant(error: PlantedError) -> None:
-    """Have the module of an error imported with it."""
+    """Make imports of an error's module include the error."""
     module = error.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     assert module not in sys.modules, f"{module} is imported already: its error would go unseen"
     true = SourceFileLoader.get_code
@@ -188,7 +188,7 @@ def _tested(file: str) -> Answer:
 
 
 def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
-    """A claim's verdict, and what refutes it if it is refuted; enumeration asks it part by part first."""
+    """A claim's verdict, and the refuting evidence if it is refuted; enumeration first checks it in parts."""
     from .. import ON_LANGUAGE_MODELS, Suite
     from ..evidence import Options, Store, run_claims
     from ..evidence.planted import run_controls
@@ -197,7 +197,7 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
 
     how, store = Options(size, engine), Store(blocks)
     kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
-    # Pools of its own: what an error makes of one is no other's prediction.
+    # Each process uses its own pools, because an error may change a pool.
     made, _, failed = designs([stem], Suite(size, 0, kind), figures=False)
     parts = [
         [replace(claim, checks=claim.checks[first::PARTS])]

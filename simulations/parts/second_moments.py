@@ -1,4 +1,4 @@
-"""Theorem 8 by second moments: the entries of those of Uᵀ(θ - θ*), and their eigenvalues, the weights.
+"""Theorem 8 by second moments of Uᵀ(θ - θ*): the entries, and the weights, which are eigenvalues.
 
 The first step from the optimum has the second moments η² Σ, up to rounding.
 After two short steps they are those of the linear recursion. For many steps, values at two steps of a run

@@ -1,4 +1,4 @@
-"""The problems that claims are checked on: made up, generated from the seed, or real."""
+"""The problems on which claims are checked: made up, generated from the seed, or real."""
 
 from .bandits import BanditEntry, mse_of, spread, word
 from .entry import Entry

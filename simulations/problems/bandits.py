@@ -41,14 +41,14 @@ def word(estimator: Estimator) -> str:
 
 
 def spread(name: str, origin: str, probs: Any) -> BanditEntry:
-    """Equally likely prompts with sure rewards on different arms: their gradients differ much."""
+    """Equally likely prompts with deterministic rewards on different arms; their gradients differ a lot."""
     contexts, arms = np.shape(probs)
     rewards = np.eye(arms)[np.arange(contexts) % arms]
     return Entry(name, origin, SoftmaxBandit.from_probs(probs, rewards))
 
 
 def graded(context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generator) -> SoftmaxBandit:
-    """Prompts of given pass rates, three arms, the first rewarded; features of the arms in common."""
+    """Prompts of given pass rates, with three arms, the first rewarded; they share the arms' features."""
     contexts = len(rates)
     rest = rng.dirichlet([2.0, 2.0], size=contexts)
     probs = np.column_stack([rates, (1 - rates)[:, None] * rest])
@@ -60,7 +60,7 @@ def graded(context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generato
 
 
 def rare(probs: Any, rewards: Any, *others: np.ndarray) -> SoftmaxBandit:
-    """One prompt of three arms; the first pulls one way, the second the other, each a bit to a side."""
+    """One prompt of three arms; the first and second pull in nearly opposite directions."""
     features = np.column_stack([[1.0, -1.0, 0.0], *others])[None]
     values, theta = np.reshape(rewards, (1, 3, 1)), np.zeros(1 + len(others))
     sure = np.ones_like(values, dtype=float)
@@ -71,7 +71,7 @@ def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
     rates = (problem.policy.probs * problem.mean_rewards).sum(axis=-1)
-    # Equal rates stay in the order of their prompts.
+    # Prompts with equal rates keep their order.
     order = np.argsort(rates.round(9), kind="stable")
     if len(order) == 1:
         return [entry]
@@ -84,7 +84,7 @@ class Bandits:
     """The bandits of a suite.
 
     Arguments:
-        size: smoke, quick, full or card: how many problems and group sizes.
+        size: smoke, quick, full or card: it sets the number of problems and group sizes.
         seed: seed of the generated problems.
     """
 
@@ -92,13 +92,13 @@ class Bandits:
     seed: int = 0
 
     def sized(self, smoke: T, quick: T, full: T, card: T | None = None) -> T:
-        """What the suite's size has; the size card has what full has, unless it is given."""
+        """The value for the suite's size; the size card uses the value of full, unless its own is given."""
         values = {"smoke": smoke, "quick": quick, "full": full}
         return values.get(self.size, full if card is None else card)
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Small ones are the sharpest: the second-order part is largest there."""
+        """Small group sizes give the sharpest tests, because the second-order part is largest there."""
         full = (2, 3, 4, 8, 16, 32)
         return self.sized((2,), (2, 3, 8), full, (*full, 64, 128, 256))
 
@@ -107,7 +107,7 @@ class Bandits:
         return self.sized(1, 2, 10)
 
     def wide(self, contexts: int = 1) -> Iterator[BanditEntry]:
-        """Prompts of a thousand arms, at the size card: their groups cannot be listed."""
+        """Prompts of a thousand arms, at the size card; their groups cannot be enumerated."""
         for number in range(self.sized(0, 0, 0, 2)):
             seed = 1000 * self.seed + number
             problem = random_problem(seed, "plain", contexts=contexts, arms=1000)
@@ -115,7 +115,7 @@ class Bandits:
 
     # The problems of the figures of Corollary 5 (optimality), and some with several prompts.
     skewed = cached_property(lambda self: shipped("skewed"))
-    """Outside Assumption 2: a strong policy, the likely arm rewarded (V = .8, b* = .128)."""
+    """Outside Assumption 2: a strong policy with the likely arm rewarded (V = .8, b* = .128)."""
 
     balanced = cached_property(lambda self: shipped("balanced"))
     """Inside Assumption 2 with unequal norms (V = b* = .3)."""
@@ -130,13 +130,13 @@ class Bandits:
     """Four equally likely prompts, features of the arms, negative rewards."""
 
     uneven = cached_property(lambda self: shipped("uneven"))
-    """A hard prompt asked often, a middling and an easy one: rewards 0 and 1."""
+    """A frequent hard prompt, a medium one and an easy one, with rewards 0 and 1."""
 
     repeated = cached_property(lambda self: shipped("repeated"))
     """Three prompts, unequally likely; arms with equal rewards, and rewards that occur twice."""
 
     def repeats(self) -> Iterator[BanditEntry]:
-        """Four arms, two of them alike in their rewards; each reward's law names one value twice."""
+        """Four arms, two of them with equal rewards; each reward's law lists one value twice."""
         for name, rng in self._streams("repeated", 8):
             probs = rng.dirichlet([6.0] * 3)
             values = rng.uniform(-0.5, 1.0, size=(3, 4, 3)).round(2)
@@ -147,7 +147,7 @@ class Bandits:
             yield Entry(name, "generated", problem)
 
     def sure_coins(self) -> Iterator[BanditEntry]:
-        """Prompts with two equal arms and a sure reward of one, which attain half the explicit bound."""
+        """Prompts with two equal arms, one with a sure reward, which attain half the explicit bound."""
         yield replace(shipped("sure-coins"), name="sure coins")
         for name, rng in self._streams("sure coins", 9):
             chance, reward = rng.uniform(0.2, 0.4), float(rng.uniform(0.5, 2.0))
@@ -158,7 +158,7 @@ class Bandits:
             yield Entry(name, "generated", problem)
 
     def few(self) -> Iterator[BanditEntry]:
-        """Prompts of five arms and one or two parameters, on which rewards do not grow with a score."""
+        """Prompts of five arms and one or two parameters, on which rewards do not increase with a score."""
         yield shipped("few")
         for name, rng in self._streams("few", 11):
             features, chances = rng.normal(size=(1, 5, 2)), rng.permutation(5)[None] / 4
@@ -168,7 +168,7 @@ class Bandits:
             yield Entry(name, "generated", problem)
 
     def worthless(self) -> Iterator[BanditEntry]:
-        """Three arms with a reward of 1 or one below 0, such that the mean is 0 at both prompts."""
+        """Three arms with a reward of 1 or one below 0, so that the mean is 0 at both prompts."""
         yield shipped("worthless")
         for name, rng in self._streams("worthless", 10):
             probs, policy = rng.dirichlet([6.0, 6.0]), rng.dirichlet([4.0, 4.0, 4.0], size=2)
@@ -200,7 +200,7 @@ class Bandits:
             yield one, rng
 
     def coins(self) -> Iterator[BanditEntry]:
-        """Generated coins: the explicit bound less than three times the exact second-order term."""
+        """Generated coins; their explicit bound is less than three times the exact second-order term."""
         for name, rng in self._streams("coin", 1):
             chance = float(rng.uniform(0.82, 0.95))
             problem = SoftmaxBandit.bernoulli([0.5, 0.5], [chance, 1 - chance])
@@ -215,19 +215,19 @@ class Bandits:
             yield Entry(name, "generated", SoftmaxBandit.bernoulli(probs, success))
 
     def alike(self) -> Iterator[BanditEntry]:
-        """Generated uniform policies, one arm rewarded: Assumption 2 holds."""
+        """Generated uniform policies with one rewarded arm, so that Assumption 2 holds."""
         for name, rng in self._streams("alike", 3):
             arms = int(rng.integers(3, 6))
             success = [rng.uniform(0.7, 1.0), *[0.0] * (arms - 1)]
             yield Entry(name, "generated", SoftmaxBandit.bernoulli([1 / arms] * arms, success))
 
     def spreads(self) -> Iterator[BanditEntry]:
-        """Generated prompts, equally likely, whose gradients differ much."""
+        """Generated prompts, equally likely, whose gradients differ a lot."""
         for name, rng in self._streams("spread", 4):
             yield spread(name, "generated", rng.dirichlet([12.0, 12.0, 12.0], size=3))
 
     def rates(self) -> Iterator[BanditEntry]:
-        """Generated prompts, unequally likely, whose pass rates are far apart: rewards 0 and 1."""
+        """Generated prompts, unequally likely, whose pass rates are far apart, with rewards 0 and 1."""
         for name, rng in self._streams("rates", 5):
             hard, easy = rng.uniform(0.05, 0.15), rng.uniform(0.8, 0.92)
             rates = np.array([hard, rng.uniform(0.3, 0.6), easy])
@@ -236,7 +236,7 @@ class Bandits:
 
     @cached_property
     def unequal_rates(self) -> list[BanditEntry]:
-        """Several prompts of rewards 0 and 1."""
+        """Problems of several prompts with rewards 0 and 1."""
         return [self.uneven, *self.rates(), self.digits_rows(3)]
 
     @cached_property
@@ -257,7 +257,7 @@ class Bandits:
 
     @cached_property
     def few_outcomes(self) -> list[BanditEntry]:
-        """Several prompts of three arms at most and rewards 0 and 1: ordered groups can be enumerated."""
+        """Prompts of at most three arms and rewards 0 and 1, so that ordered groups can be enumerated."""
         iris = self.iris.problem
         order = np.argsort(iris.moments().value.round(9), kind="stable")
         rows = order[[0, len(order) // 2, -1]]
@@ -266,7 +266,7 @@ class Bandits:
 
     @cached_property
     def lopsided(self) -> list[BanditEntry]:
-        """Single prompts of rewards 0 and 1 and at most four outcomes, pass rates not near one half."""
+        """Single prompts with rewards 0 and 1, at most four outcomes, and pass rates not near one half."""
         entries = [self.skewed, self.balanced]
         for name, rng in self._streams("lopsided", 6):
             rate = rng.uniform(0.12, 0.28)
@@ -292,7 +292,7 @@ class Bandits:
 
     @cached_property
     def every_single_prompt(self) -> list[BanditEntry]:
-        """Problems of one prompt, for the results that condition on it."""
+        """Problems of one prompt, for the results that condition on the prompt."""
         few = 1 if self.size == "smoke" else 2
         entries = [self.skewed, self.balanced, self.coin]
         for entry in (self.several, self.features):

@@ -1,4 +1,4 @@
-"""Problems on which a policy moves away from the one that drew its outputs: what Theorem 12 runs on."""
+"""Problems for Theorem 12, on which a policy moves away from the one that drew its outputs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ REFERENCE_SEED, ENDS_SEED, THREE_TOKENS_SEED, ONE_TOKEN_SEED = (
     20261203,
     20261208,
 )
-"""Seeds of what is made up: any would do; these are kept, so that draws stay the same."""
+"""Seeds of made-up problems. The values are arbitrary, but fixed so that draws stay the same."""
 
 ALGORITHM = Rule()
-"""Algorithm 2's own: the token's ratio, and none on the penalty."""
+"""The rule of Algorithm 2: the token's ratio, and no ratio on the penalty."""
 
 SEEN = {"token": 0.01, "prefix": 0.002, "gspo": 0.003}
-"""The squared biases, over the variance, from which some thousand groups distinguish them from 0."""
+"""The least ratio of squared bias to variance that some thousand groups distinguish from 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A problem of one prompt or more where a batch begins, at θ_old, with the way that its steps lead."""
+    """A problem at θ_old, where a batch begins, with the direction of its steps."""
 
     entry: BanditEntry
     most_tokens: int
@@ -50,7 +50,7 @@ class Batch:
         """The vector v at which E(v·s)² = 1: a step along it moves log-probabilities by about 1."""
         along = self.problem.policy.inner(vector)
         square = self.problem.context_probs @ (self.problem.policy.probs * along**2).sum(axis=1)
-        # Few digits: the same parameters on machines whose last bits differ.
+        # Rounding to few digits gives the same parameters on machines whose last bits differ.
         return np.asarray((vector / np.sqrt(square)).round(6))
 
     @cached_property
@@ -60,12 +60,12 @@ class Batch:
 
     @cached_property
     def reference(self) -> SoftmaxPolicy:
-        """Where the policy once was: a step of length 1 in some direction."""
+        """An earlier policy: a step of length 1 away in some direction."""
         vector = np.random.default_rng(REFERENCE_SEED).normal(size=self.problem.d)
         return self.problem.policy.with_theta(self.problem.policy.theta + self._unit(vector))
 
     def away(self, distance: float) -> TokenOutcomes:
-        """All outputs, with the policy at that distance along the drift."""
+        """All outputs, with the policy at the given distance along the drift."""
         theta = self.problem.policy.theta + distance * self.drift
         return token_outcomes(self.problem, theta, self.reference)
 
@@ -90,7 +90,7 @@ class Batch:
 
     @cached_property
     def _after(self) -> dict[bytes, TokenOutcomes]:
-        """Outcomes after steps: rules have them in common."""
+        """The outcomes after steps, which all rules share."""
         return {}
 
     def next_order(self, rate: float, beta: float, rule: Rule = ALGORITHM) -> float:
@@ -110,13 +110,13 @@ class Batch:
         return float(total)
 
     def shows(self) -> bool:
-        """Whether the bias of each rule can be seen, and the rules distinguished, by enumeration."""
+        """Whether enumeration can detect the bias of each rule and distinguish the rules."""
         rates = (self.problem.policy.probs * self.problem.mean_rewards).sum(axis=1)
         if not 0.15 < rates.min() < 0.45:
             return False
         rules = {Rule(ratio, None, "sequence"): share for ratio, share in SEEN.items()}
         quantities = [kind(rule) for rule in rules for kind in (RatioBias, PracticalError)]
-        # About the gradient over the deviation.
+        # Errors are about the gradient divided by the deviation.
         weights = tuple(1 / np.sqrt(rates * (1 - rates)))
         means = self.cell(4, 0.25, weights=weights).measure("exact", quantities).mean
         pairs = zip(means[::2], means[1::2], rules.values(), strict=True)
@@ -124,7 +124,7 @@ class Batch:
 
 
 def batches(on: str, count: int, seed: int) -> Iterator[Batch]:
-    """Token problems of several tokens, made-up ones first: of unequal lengths, and of three tokens."""
+    """Token problems of several tokens, made-up ones first; lengths are unequal, or all are three tokens."""
     yield _batch(on, "ends", "made-up", np.random.default_rng(ENDS_SEED), 2, True)
     yield _batch(on, "three tokens", "made-up", np.random.default_rng(THREE_TOKENS_SEED), 3, False)
     for name, origin, rng in streams("ends", seed, count, 7):
@@ -142,7 +142,7 @@ def _batch(
     def batch(bandit: SoftmaxBandit) -> Batch:
         return Batch(Entry(name, origin, bandit), length)
 
-    # Tables of scores would have no parameters to move.
+    # Tables of scores would have no parameters that can move.
     drawn = until(draw, lambda bandit: batch(bandit).shows(), otherwise=draw)
     return batch(drawn[0].at(drawn[1]))
 
@@ -158,7 +158,7 @@ def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
 
 
 def graded_prompts(suite: Bandits) -> Iterator[BanditEntry]:
-    """Rewards close together and, rarely, one far off: a group knows their deviation badly."""
+    """Rewards close together and a rare one far away, so that a group estimates their deviation badly."""
     numbers = [("rare", "made-up", 0.01, 0.1)]
     for name, origin, rng in streams("rare", suite.seed, suite.generated, 9):
         numbers.append((name, origin, rng.uniform(0.008, 0.02), rng.uniform(0.05, 0.15)))

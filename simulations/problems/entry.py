@@ -1,4 +1,4 @@
-"""The record of a problem of the suite: its name, where it comes from, and itself."""
+"""The record of a problem of the suite: its name, its origin, and the problem itself."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ P = TypeVar("P")
 def streams(
     kind: str, seed: int, count: int, stream: int, made_up: int | None = None
 ) -> Iterator[tuple[str, str, np.random.Generator]]:
-    """Name, origin and generator of each drawn problem of a kind: of one by the seed ``made_up``, where that
-    is given, then of those that are generated.
+    """Name, origin and generator of each drawn problem of a kind: of one with the seed ``made_up``, if that
+    is given, then of the generated ones.
 
-    A kind's own stream keeps its numbers apart from those of others.
+    Each kind has its own stream, so that its numbers are independent of other kinds.
     """
     if made_up is not None:
         yield kind, "made-up", np.random.default_rng(made_up)
@@ -42,7 +42,7 @@ def streams(
 
 @dataclass(frozen=True)
 class Entry(Generic[P]):
-    """A problem with a name, unique in its claim, and where it comes from: made-up, generated or real."""
+    """A problem with a name, unique in its claim, and its origin: made-up, generated or real."""
 
     name: str
     origin: str
@@ -58,9 +58,9 @@ class Entry(Generic[P]):
         functional: Functional | Callable[[], Functional],
         statement: Statement | Callable[[], Statement],
     ) -> Check:
-        """A check on the problem, what it asks and states made at once or when they are read.
+        """A check on the problem; quantity and statement are created at once or at the first use.
 
-        Its name is the problem's and, after a space or a colon, what it is.
+        Its name is the problem's name, a space or a colon, and the quantity.
         """
         space = "" if what.startswith(":") else " "
         return Check(
@@ -76,7 +76,7 @@ class Entry(Generic[P]):
         rivals: dict[str, float],
         **margins: float,
     ) -> Check:
-        """A check of the slope of logarithms between places, as of the values that are predicted."""
+        """A check that the slope of logarithms between places is that of the predicted values."""
         predicted = float(np.polyfit(places, np.log(values), 1)[0])
         slope = LogSlope(tuple(places), tuple(points), tuple(values))
         return self.check(what, slope, equal(predicted, rivals, **margins))
@@ -92,7 +92,7 @@ class Entry(Generic[P]):
         digits: float = 0.0,
         relative_margin: float = 0.1,
     ) -> Iterator[Check]:
-        """Two checks of a difference: positive, which a rival denies, and of the size predicted."""
+        """Two checks of a difference: it is positive, which a rival denies, and has the predicted size."""
         scale = gain if scale is None else scale
         size = equal(gain, scale=scale, digits=digits, relative_margin=relative_margin)
         yield self.check(what, functional, positive(gain, [rival], scale=scale))

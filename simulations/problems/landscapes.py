@@ -1,9 +1,9 @@
-"""The problems that whole training runs are checked on: each has an interior optimum.
+"""The problems on which whole training runs are checked. Each has an interior optimum.
 
-Made up: a return that is exactly quadratic near its optimum, where Lemma 6 is attained; prompts that
-disagree, where the group size matters; one and two identifiable directions with and without flat
-ones for the limit law. Generated: the same kinds with numbers drawn from the seed, in ranges that
-rates, steps and radii are made for, such that curvature or noise is more than 5% another one.
+Made-up ones are a return that is exactly quadratic near its optimum, where Lemma 6 is attained; prompts that
+disagree, so that the group size matters; and one or two identifiable directions, with and without flat
+ones, for the limit law. Generated ones are the same kinds with numbers drawn from the seed, in ranges for
+which rates, steps and radii are chosen, so that curvature or noise differs by more than 5%.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LandscapeEntry = Entry[Landscape]
 
 
 THREE = np.array([-1.0, 0.0, 1.0])
-"""The arms of most."""
+"""The arms of most landscapes."""
 
 
 def certain(
     directions: Any, arms: Any, tau: float, rewards: Any, *, radius: float = 1.0, share: float = 0.0
 ) -> LocationBandit:
-    """Prompts with directions (X, d), whose arms have sure rewards (X, K) or (K,): equally likely, or two of
-    which the first has the share.
+    """Prompts with directions (X, d) and deterministic rewards (X, K) or (K,): equally likely, or two of
+    which the first has the given probability.
     """
     ways = np.atleast_2d(np.asarray(directions, dtype=float))
     contexts = len(ways)
@@ -48,7 +48,7 @@ def bowl(target: float = 0.0, tau: float = 0.4) -> LocationBandit:
 
 
 def dome(tilt: float = 0.0, height: float = 1.0, tau: float = 0.47) -> LocationBandit:
-    """Three arms with sure rewards, the outer ones drawn in a sixth of all cases: there the fourth
+    """Three arms with deterministic rewards. The outer ones have total probability 1/6: there the fourth
     derivative of the return is 0, so that curvature and noise are nearly the same around the optimum.
     """
     rewards = height * np.array([0.1 - tilt, 1.0, 0.1 + tilt])
@@ -61,8 +61,8 @@ def twin() -> LocationBandit:
 
 
 def shoulder(share: float = 0.68, steep: float = 1.8) -> LocationBandit:
-    """Two prompts, one more likely than the other, whose sum bends most beside the optimum, is convex
-    far from it and has its least PL ratio there: on a ball of radius 1 the least curvature at the
+    """Two prompts, one more likely than the other, whose sum is most curved near the optimum, is convex
+    far from it and has its least PL ratio there. On a ball of radius 1, the least curvature at the
     optimum, L, μ and μ' are all different.
     """
     rewards = np.array([[0.69, 0.93, 0.49], [0.7, 0.87, 0.11]])
@@ -70,8 +70,8 @@ def shoulder(share: float = 0.68, steep: float = 1.8) -> LocationBandit:
 
 
 def disagreement(tilt: float = 0.2, far: float = 1.2) -> LocationBandit:
-    """Two prompts that pull apart: on one the reward grows with the arm by ``tilt``, on the other it
-    falls, and both reward the arm in the middle. Steps are steep in θ: c₃/c₁ is about 5 at .2.
+    """Two opposed prompts: on one the reward grows with the arm by ``tilt``, on the other it
+    falls, and both reward the middle arm. Steps are steep in θ: c₃/c₁ is about 5 at .2.
     """
     arms = np.array([-far, -1.0, 0.0, 1.0, far])
     middle = 0.3 + 0.5 * (arms == 0)
@@ -80,7 +80,7 @@ def disagreement(tilt: float = 0.2, far: float = 1.2) -> LocationBandit:
 
 
 def tilted(angle: float = 1.1, tilt: float = 0.2) -> LocationBandit:
-    """The same prompts with two parameters that act through one sum, in a direction that no axis has:
+    """The same prompts with two parameters that act through one sum, in a direction along no axis;
     the other direction is flat.
     """
     way = 4.0 * np.array([np.cos(angle), np.sin(angle)])
@@ -90,7 +90,7 @@ def tilted(angle: float = 1.1, tilt: float = 0.2) -> LocationBandit:
 
 
 def plane(ratio: float = 0.3, angle: float = 0.4) -> LocationBandit:
-    """Two directions, each with a prompt of its own, of very different noise: unequal weights."""
+    """Two directions, each with its own prompt and very different noise, so that weights are unequal."""
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     rewards = np.array([[0.1, 0.9, 0.2], [0.2, 0.9, 0.1]])
     return certain(turn * [[3.0], [3.0 * ratio]], THREE, 1.2, rewards)
@@ -103,11 +103,11 @@ def twisted(
     reach: float = 2.5,
     side: float = 0.1,
 ) -> LocationBandit:
-    """Prompts at right angles to one another, each with a best arm of its own, and one whose reward is
-    a fair coin's whatever the arm: it moves the parameters along the diagonal and bends nothing.
+    """Prompts with orthogonal directions, each with its own best arm, and one prompt with the reward of
+    a fair coin for every arm: it moves the parameters along the diagonal and adds no curvature.
 
     So the noise does not commute with the Hessian, and its correlation between eigendirections is
-    large. All directions are turned by an angle in the plane of each two neighbouring axes; ``side``
+    large. All directions are turned by an angle in the plane of each pair of neighbouring axes; ``side``
     rewards the first prompt's left arm, so that the optimum is not at 0.
     """
     rank = len(ratios)
@@ -124,7 +124,7 @@ def twisted(
 
 
 def triple(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
-    """Three arms with sure rewards, the middle one best. Tilted, two prompts disagree about the others.
+    """Three arms with deterministic rewards; the middle one is best. With a tilt, two prompts disagree.
 
     With ``flat`` two parameters act through one sum.
     """
@@ -144,7 +144,7 @@ def uneven(first: float = 1.4, second: float = 3.0) -> BentBandit:
     """The scores of :func:`~simulations.interior_problems.norm_only_problem` with bends that make one
     direction flatter: E[‖s‖² a] = 0 as there, but Λ = diag((first - 1)/4, (second + 1)/4).
 
-    Errors in the flatter direction are forgotten slowly and make up most of the gap.
+    Errors in the flatter direction decay slowly and are most of the gap.
     """
     units = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     earns = np.array([1.0, 1.0, 0.0, 0.0])
@@ -160,10 +160,10 @@ def ordered_prompts(
     angle: float = 0.6,
     reach: float = 1.6,
 ) -> BentBandit:
-    """Two prompts of unequal values and chances, in each of which score and reward are independent at
+    """Two prompts of unequal values and probabilities. In each, score and reward are independent at
     the optimum, as in :func:`~simulations.interior_problems.ordered_problem`: E[s sᵀ a | x] = 0 in both.
 
-    The hard prompt's scores are turned by an angle, the easy one's by half of it back, and both are
+    The hard prompt's scores are rotated by an angle, the easy one's by half of it backwards, and both are
     longer in one direction, so that the Fisher information commutes neither with the other prompt's
     nor with the Hessian.
     """
@@ -189,20 +189,20 @@ def ordered_prompts(
 def tug(
     height: float = 0.6, tilt: float = 0.2, tau: float = 2.0, copies: int = 1
 ) -> LocationBandit:
-    """Two kinds of prompts that pull apart on three arms: the middle one earns ``height`` on both, the
-    outer ones ``tilt`` more or less, the other way round on the other kind.
+    """Two kinds of opposed prompts on three arms. The middle arm earns ``height`` on both, the
+    outer ones earn ``tilt`` more or less, with the opposite sign on the other kind.
 
     With ε the probability of an outer arm, c₃/c₁ = 2 + (1 - 2ε)(height/tilt)² and
-    c₂/c₁ = (1 + (1 - 2ε)²(height/tilt)²)/(2ε) - 1: rare outer arms make c₂ large alone.
+    c₂/c₁ = (1 + (1 - 2ε)²(height/tilt)²)/(2ε) - 1: rare outer arms make only c₂ large.
     """
     middle = height * (THREE == 0)
-    # In this order one batch after another pulls the same way where prompts are not shuffled.
+    # In this order successive batches pull in the same direction if prompts are not shuffled.
     rewards = np.repeat([middle + tilt * THREE, middle - tilt * THREE], copies, axis=0)
     return certain([[tau**2]] * (2 * copies), THREE, tau, rewards)
 
 
 def lopsided(share: float = 0.3, tilt: float = 0.35, height: float = 0.8) -> LocationBandit:
-    """Two prompts that pull apart on three arms, one more likely than the other and pulled harder."""
+    """Two opposed prompts on three arms; one is more likely than the other and pulls harder."""
     middle, pull = height * (THREE == 0), tilt * THREE
     rewards = np.stack([middle + pull, middle - share / (1 - share) * pull])
     return certain([[3.0], [3.0]], THREE, 1.5, rewards, share=share)
@@ -211,7 +211,7 @@ def lopsided(share: float = 0.3, tilt: float = 0.35, height: float = 0.8) -> Loc
 def gamble(
     hard: float = 0.22, easy: float = 0.55, height: float = 0.3, tilt: float = 0.2, tau: float = 2.0
 ) -> LocationBandit:
-    """Two prompts that pull apart on three arms, with rewards 0 and 1: a hard and an easy one, on which
+    """Two opposed prompts on three arms, with rewards 0 and 1: a hard and an easy one, on which
     the outer arms succeed ``tilt`` more or less often, and the middle one ``height`` more often.
     """
     middle, pull = height * (THREE == 0), tilt * THREE
@@ -223,16 +223,16 @@ def gamble(
 
 
 def lenient(tau: float = 0.8, share: float = 0.5) -> LocationBandit:
-    """Two prompts and three arms, right or wrong: the lenient prompt takes the middle arm and the one on
-    its right, the strict one the middle arm alone. So the easy prompt pulls one way, the hard one back.
+    """Two prompts with three arms, right or wrong: the lenient prompt accepts the middle arm and the one on
+    its right, the strict one only the middle arm. So the easy prompt pulls one way, the hard one back.
     """
     rewards = [[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
     return certain([[tau**2], [tau**2]], THREE, tau, rewards, radius=3.0, share=share)
 
 
 def crossing(flat: float = 2.8, steep: float = 4.0) -> LocationBandit:
-    """Two directions, neither along an axis: a flat one in which prompts pull apart, a steep one of
-    noise alone.
+    """Two directions, neither along an axis: a flat one with opposed prompts, and a steep one with
+    noise only.
     """
     across, along = np.array([0.8, 0.6]), np.array([-0.6, 0.8])
     middle = 1.0 * (THREE == 0)
@@ -241,8 +241,8 @@ def crossing(flat: float = 2.8, steep: float = 4.0) -> LocationBandit:
 
 
 def diabetes() -> LocationBandit:
-    """Every 20th of 442 patients as a prompt, with the body mass index as its feature and the
-    progression of the disease as the arm to hit.
+    """Every 20th of 442 patients as a prompt, with the body mass index as the feature and the
+    progression of the disease as the target arm.
     """
     from sklearn.datasets import load_diabetes
 
@@ -254,22 +254,22 @@ def diabetes() -> LocationBandit:
 
 
 APART = 0.05
-"""By what share a generated landscape differs from the first of its family, where one that is drawn does."""
+"""The least relative difference of a generated landscape from the first of its family, if a draw has it."""
 
 DRAWS = 100
-"""The most landscapes that are drawn to find one that does."""
+"""The most landscapes that are drawn to find such a difference."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Landscapes of one kind: the first, and the numbers of those that are generated.
+    """Landscapes of one kind: the first one, and the ranges for generated ones.
 
     Arguments:
-        build: the landscape of some numbers by name; without any it is the first one.
-        stream: stream of the generator that draws the others' numbers; none are drawn without one.
-        ranges: the numbers in the order of their draws: least and greatest value, and a length of arrays.
-        name: name in reports; the family's own unless given.
-        origin: origin of the first one.
+        build: a function from named numbers to a landscape; without numbers it gives the first one.
+        stream: the random stream for the others' numbers; without it there are no others.
+        ranges: the numbers in drawing order, each with least and greatest value, and the length of an array.
+        name: the name in reports; by default the family's own.
+        origin: the origin of the first one.
     """
 
     build: Callable[..., Landscape]
@@ -287,11 +287,11 @@ class Family:
 
 
 def apart(one: Landscape, other: Landscape) -> float:
-    """By what share two landscapes differ in a curvature or in the noise at their optima."""
+    """The relative difference of two landscapes in a curvature or in the noise at their optima."""
     return max(
         float(np.abs(other.curvatures / one.curvatures - 1).max()),
         *(
-            # The sign of an eigenvector is nobody's choice.
+            # The sign of an eigenvector is arbitrary.
             float(np.abs(np.abs(second) - np.abs(first)).max() / np.abs(first).max())
             for first, second in zip(_noise(one), _noise(other), strict=True)
             if first.any()
@@ -300,7 +300,7 @@ def apart(one: Landscape, other: Landscape) -> float:
 
 
 def _apart_from(first: Landscape, drawn: Iterator[Landscape]) -> Landscape:
-    """The first of drawn landscapes that is far enough from one, or else the furthest of them."""
+    """The first drawn landscape that differs enough from a given one, or else the most different one."""
     best, most = first, 0.0
     for landscape in drawn:
         off = apart(first, landscape)
@@ -327,7 +327,7 @@ def _noise(landscape: Landscape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tug(height: float, tilt: float, tau: float, stream: int, copies: int = 1) -> Family:
-    """Prompts that pull apart, with heights and widths about those given."""
+    """Opposed prompts, with heights and widths near the given ones."""
 
     def build(height_share: float = 1.0, tau_share: float = 1.0) -> LocationBandit:
         return tug(height * height_share, tilt, tau * tau_share, copies)
@@ -336,24 +336,24 @@ def _tug(height: float, tilt: float, tau: float, stream: int, copies: int = 1) -
 
 
 FAMILIES = {
-    # One prompt, a quadratic return.
+    # One prompt with a quadratic return.
     "bowl": Family(bowl, (11,), {"target": (-0.1, 0.1), "tau": (0.38, 0.42)}),
-    # One prompt, curvature and noise nearly the same; two prompts, L, μ and μ' all different.
+    # One prompt with nearly constant curvature and noise; two prompts with different L, μ and μ'.
     "dome": Family(dome, (16,), {"tilt": (-0.03, 0.03), "height": (0.7, 1.3), "tau": (0.45, 0.49)}),
     "shoulder": Family(shoulder, (17,), {"share": (0.6, 0.75), "steep": (1.6, 2.0)}),
-    # One prompt, two local optima.
+    # One prompt with two local optima.
     "twin": Family(twin),
-    # Three prompts, two directions, noisy rewards; and the same with more unequal curvatures.
+    # Three prompts, two directions and noisy rewards; then the same with more unequal curvatures.
     "slopes": Family(partial(LocationBandit.bump, [-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])),
     "steep": Family(partial(LocationBandit.bump, [-0.5, 0.2, 1.4], [-0.7, 0.8, 0.6])),
     "diabetes": Family(diabetes, origin="real"),
-    # Two prompts that pull apart: where the group size matters.
+    # Two opposed prompts, so that the group size matters.
     "disagreement": Family(disagreement, (12,), {"tilt": (0.17, 0.21), "far": (1.1, 1.3)}),
-    # More parameters than the return sees: one direction is flat.
+    # There are more parameters than the return depends on: one direction is flat.
     "tilted": Family(tilted, (13,), {"angle": (0.9, 1.2), "tilt": (0.17, 0.21)}),
-    # Two directions of very different noise, of a page.
+    # Two directions of very different noise, for a page.
     "plane": Family(plane, (14,), {"ratio": (0.28, 0.34), "angle": (0.0, 1.5)}),
-    # Two and three directions whose noise is strongly correlated; and curvatures that are equal.
+    # Two and three directions whose noise is strongly correlated; then equal curvatures.
     "twisted": Family(
         twisted, (51,), {"angle": (0.5, 1.1), "reach": (2.2, 2.8), "side": (0.05, 0.2)}
     ),
@@ -367,7 +367,7 @@ FAMILIES = {
         (53,),
         {"angle": (0.1, 1.4), "reach": (2.2, 2.8)},
     ),
-    # Three arms: one prompt, a pair that disagrees, one prompt with a flat direction.
+    # Three arms: one prompt, two prompts that disagree, and one prompt with a flat direction.
     "triple": Family(_untilted, (21,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}),
     "quarrel": Family(
         partial(triple, tilt=0.25), (22,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}
@@ -375,7 +375,7 @@ FAMILIES = {
     "flat triple": Family(
         partial(_untilted, flat=True), (23,), {"tilt": (0.2, 0.3), "lift": (0.25, 0.45)}
     ),
-    # Noise that depends on a parameter which is never identified.
+    # The noise depends on a parameter that is never identified.
     "mixture": Family(mixture_problem, (24,), {"target": (-0.5, 0.5), "noise": (0.5, 0.7)}),
     "calm mixture": Family(
         mixture_problem, (15,), {"target": (0.2, 0.5), "noise": (0.55, 0.65)}, "mixture"
@@ -401,23 +401,23 @@ FAMILIES = {
     # E[‖s‖² a] = 0 but not E[s sᵀ a]: equal curvatures, and unequal ones.
     "norm only": Family(norm_only_problem),
     "uneven": Family(uneven, (26,), {"first": (1.35, 1.45), "second": (2.5, 3.5)}),
-    # Prompts that pull apart, for which G* is about 3 or larger; rare outer arms; 24 prompts.
+    # Opposed prompts with G* of about 3 or larger; rare outer arms; 24 prompts.
     "tug": _tug(0.6, 0.2, 2.0, 31),
     "accord": _tug(0.6, 0.05, 2.0, 32),
     "rare": _tug(0.5, 1.0, 0.5, 33),
     "crowd": _tug(0.6, 0.2, 2.0, 34, copies=12),
     "pairs": _tug(0.6, 0.25, 2.0, 37, copies=2),
-    # Prompts that pull apart, one more likely than the other.
+    # Opposed prompts, one more likely than the other.
     "lopsided": Family(
         lopsided, (36,), {"share": (0.2, 0.35), "tilt": (0.3, 0.4), "height": (0.7, 0.9)}
     ),
-    # Rewards 0 and 1, prompts of unequal pass rates that pull apart.
+    # Opposed prompts of unequal pass rates, with rewards 0 and 1.
     "gamble": Family(
         gamble, (35,), {"hard": (0.21, 0.25), "easy": (0.5, 0.55), "tilt": (0.18, 0.2)}
     ),
-    # Rewards 0 and 1 that are sure: an easy prompt and a hard one, whose weights move the optimum.
+    # Deterministic rewards 0 and 1: an easy prompt and a hard one, whose weights move the optimum.
     "lenient": Family(lenient, (45,), {"tau": (0.7, 0.9), "share": (0.45, 0.55)}),
-    # Two directions that want different group sizes.
+    # Two directions with different best group sizes.
     "crossing": Family(crossing, (38,), {"flat": (2.5, 3.1), "steep": (3.7, 4.3)}),
 }
 
@@ -425,7 +425,7 @@ FAMILIES = {
 class Landscapes:
     """The landscapes of a suite, by family: the first one, then those that are generated.
 
-    A family is made once, when it is first read: making one searches its optimum.
+    A family is created once, at its first use, because this searches for its optimum.
     """
 
     def __init__(self, generated: int = 1, seed: int = 0) -> None:

@@ -1,5 +1,5 @@
 """Problems whose outputs have unequal lengths, and the lengths: token problems with an end token, and
-flowers that are answered by the names of their species.
+flowers with the names of their species as answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .entry import Entry, streams
 from .tokens import Drawn, until
 
 SPECIES = ("setosa", "versicolor", "virginica")
-"""The classes of the iris data, in order; an answer is spelt, letter by letter."""
+"""The classes of the iris data, in order; an answer is spelt letter by letter."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Worded(Entry[SoftmaxBandit]):
 
 
 def counting(longest: int, rates: tuple[float, ...] = (0.35, 0.65)) -> TokenProblem:
-    """Outputs of one word, to be said as often as the prompt has it: no length is like another."""
+    """Outputs that repeat one word as often as the prompt has it, so that all lengths differ."""
     space = OutputSpace(1, longest, end=True)
     prompts = tuple((0,) * (1 + 2 * n) for n in range(len(rates)))
     return TokenProblem(
@@ -36,7 +36,7 @@ def counting(longest: int, rates: tuple[float, ...] = (0.35, 0.65)) -> TokenProb
 
 
 def _telling(bandit: TokenBandit) -> bool:
-    """Whether 1/|y| turns the mean and the token mean is off by enough to be seen, by enumeration."""
+    """Whether enumeration shows that 1/|y| turns the mean and that the token mean has a visible bias."""
     assert bandit.policy.space is not None
     lengths, rewards = bandit.policy.space.lengths, bandit.mean_rewards
     value = (bandit.policy.probs * rewards).sum(axis=1)
@@ -49,7 +49,7 @@ def _telling(bandit: TokenBandit) -> bool:
         centred = share * p * (z - p @ z)
         plain += centred @ scores
         by_length += centred / lengths @ scores
-        # Two outputs over the tokens of both.
+        # Two outputs divided by the tokens of both.
         weights = share * np.outer(p, p) * (z[:, None] - z) / (lengths[:, None] + lengths)
         pairs += (weights.sum(axis=1) - weights.sum(axis=0)) @ scores
     length = float(bandit.context_probs @ bandit.policy.probs @ lengths)
@@ -65,7 +65,7 @@ def _entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy)
 
 def worded(suite: Bandits) -> list[Worded]:
     entries = []
-    # Policies under which lengths and rewards go together.
+    # Policies under which lengths and rewards are correlated.
     for longest, seed in ((4, 54), (3, 24))[: 1 if suite.size == "smoke" else 2]:
         task = counting(longest)
         start = PrefixSoftmax.random(task.space, 2, seed=seed)

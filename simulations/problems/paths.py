@@ -1,8 +1,8 @@
-"""Problems whose prompts are the points of a path of policies: the mean estimate is the work along it.
+"""Problems with the points of a path of policies as prompts; the mean estimate is the work along it.
 
-A gradient does the work E Φ(end) - E Φ(start) along every path, and none around a loop. An estimator does
-the work ∫ ⟨E ĝ, dθ⟩; with the path's points as prompts, drawn by the weights of Gauss and Legendre, and
-scores along the path, that is the mean of one number. So work is enumerated and drawn as any mean is.
+A gradient does the work E Φ(end) - E Φ(start) along every path, and 0 around a loop. An estimator does
+the work ∫ ⟨E ĝ, dθ⟩; with the path's points as prompts, drawn with Gauss-Legendre weights, and
+scores along the path, this is the mean of one number. So work is enumerated or sampled like any mean.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 
 POINTS = 8
-"""Points on a path of tilts: weights are exact for polynomials of degree 15."""
+"""The number of points on a path of tilts; weights are exact for polynomials of degree 15."""
 
 POINTS_OF_TOKENS = 16
-"""Points on a leg of a path of token policies, whose ends lie farther apart."""
+"""The number of points on a leg of a path of token policies; its ends are farther apart."""
 
 TURNED_SEED = 20261123
-"""The seed of the made-up policies: any would do; it is kept, so that draws stay the same."""
+"""The seed of the made-up policies. Its value is arbitrary, but fixed so that draws stay the same."""
 
 POINTS_OF_A_SIDE = 6
-"""Points on each side of a loop: weights are exact for polynomials of degree 11."""
+"""The number of points on each side of a loop; weights are exact for polynomials of degree 11."""
 
 Divisor = Callable[[Array, float], Array]
-"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
+"""Divisors of tokens from the lengths of outputs and their mean, the limit for token-mean."""
 
 
 def _points(count: int) -> tuple[Array, Array]:
-    """Places in (0, 1) and their weights, which sum to 1."""
+    """Nodes in (0, 1) and their weights, which sum to 1."""
     places, weights = np.polynomial.legendre.leggauss(count)
     return (places + 1) / 2, weights / 2
 
 
 def tilted(problem: SoftmaxBandit, amount: float) -> SoftmaxBandit:
-    """The problem with each output's probability times exp(amount · its mean reward), as a policy of
-    that one parameter.
+    """The problem with each output's probability times exp(amount · its mean reward), as a policy with
+    this one parameter.
     """
-    # Few digits: the same draws on machines whose last bits differ.
+    # Rounding to few digits gives the same draws on machines whose last bits differ.
     rewards = problem.mean_rewards.round(12)
     return SoftmaxBandit.linear(
         problem.context_probs,
@@ -69,7 +69,7 @@ def tilted(problem: SoftmaxBandit, amount: float) -> SoftmaxBandit:
 
 
 def along(problem: SoftmaxBandit, low: float, high: float) -> SoftmaxBandit:
-    """The points of the path from one tilt to another as prompts, with scores along it."""
+    """A problem with the points of the path between two tilts as prompts, and scores along it."""
     places, weights = _points(POINTS)
     points = [tilted(problem, low + place * (high - low)) for place in places]
     return SoftmaxBandit.linear(
@@ -92,12 +92,12 @@ def mean_along(cell: GradientCell, weights: Sequence[tuple[Estimator, float]]) -
 
 @dataclass(frozen=True)
 class TokenPath:
-    """A path of token policies, and the policy that a penalty holds them to.
+    """A path of token policies, with the reference policy of a penalty.
 
     Arguments:
         space: the outputs.
         corners: logits of every prefix at the corners of the path, (C, N, A).
-        reference: those of the reference policy, (N, A).
+        reference: logits of the reference policy, (N, A).
     """
 
     space: OutputSpace
@@ -111,7 +111,7 @@ class TokenPath:
 
     @property
     def loop(self) -> TokenPath:
-        """The way to the end by the first token's logits first, and back by them first."""
+        """The path to the end that moves the first token's logits first, and the path back that does so."""
         begin, end = self.corners[0], self.corners[-1]
         first = np.arange(len(begin))[:, None] == 0
         there, back = np.where(first, end, begin), np.where(first, begin, end)
@@ -119,7 +119,7 @@ class TokenPath:
 
     @property
     def points(self) -> list[tuple[float, Array, Array]]:
-        """Weights, log-probabilities of choices (N, A) and what logits move by on the leg, (N, A)."""
+        """Weights, log-probabilities of choices (N, A) and the change of logits on the leg, (N, A)."""
         places, weights = _points(POINTS_OF_TOKENS)
         return [
             (float(weight), log_softmax(one + place * (other - one), axis=-1), other - one)
@@ -128,7 +128,7 @@ class TokenPath:
         ]
 
     def divergence(self, kind: str, place: str = "loss") -> float:
-        """The divergence at the path's end that a penalty of whole outputs, each as one token, descends."""
+        """The divergence at the path's end that a penalty on whole outputs, each as one token, reduces."""
         end, reference = (
             np.exp(self.space.along(log_softmax(logits, axis=-1)))
             for logits in (self.corners[-1], self.reference)
@@ -136,7 +136,7 @@ class TokenPath:
         return kl_penalty(end, reference, kind, place)
 
     def predicted(self, kind: str, place: str) -> float:
-        """The work of a penalty, by what it adds to the mean at every point."""
+        """The work of a penalty, from its part of the mean at every point."""
         reference = np.exp(log_softmax(self.reference, axis=-1))
         of_outputs = {"prefixes": self.space.nodes, "tokens": self.space.outputs}
         return sum(
@@ -146,11 +146,11 @@ class TokenPath:
         )
 
     def drawn(self, kind: str, place: str) -> Linear:
-        """The work of a penalty by drawn outputs: the coefficients and scores of their tokens."""
+        """The work of a penalty from drawn outputs: the coefficients and scores of their tokens."""
         return self._mean(lambda ratios: kl_coefficients(ratios, kind, place))
 
     def rewarded(self, kind: str) -> Linear:
-        """The work of an estimate of the divergence that is taken off each output's reward."""
+        """The work of an estimate of the divergence that is subtracted from each output's reward."""
 
         def of_tokens(ratios: Array) -> Array:
             taken = -kl_values(ratios, kind).sum(axis=1, keepdims=True)
@@ -161,7 +161,7 @@ class TokenPath:
     def noise(self, kind: str, place: str) -> Linear:
         """The mean square of the penalty along the path."""
         cell = GradientCell(self._weighted(lambda ratios: kl_coefficients(ratios, kind, place)), 1)
-        # No target: errors are the estimates.
+        # There is no target, so errors are the estimates.
         return mean_of(cell, SquaredError(Estimator("vanilla")))
 
     def fisher(self) -> float:
@@ -183,7 +183,7 @@ class TokenPath:
         return mean_along(cell, [(Estimator("vanilla"), 1.0)])
 
     def _weighted(self, coefficients: Callable[[Array], Array]) -> WeightedBandit:
-        """The path's points as prompts, outputs weighted by coefficients of their tokens' scores."""
+        """A problem with the path's points as prompts; coefficients of tokens' scores weight the outputs."""
         nodes, tokens = self.space.nodes, np.maximum(self.space.outputs, 0)
         inside, reference = nodes >= 0, log_softmax(self.reference, axis=-1)
         legs, laws, work = len(self.corners) - 1, [], []
@@ -204,12 +204,12 @@ SPACES = {
     "two tokens": OutputSpace(2, 2),
     "up to three tokens": OutputSpace(2, 3, end=True),
 }
-"""Outputs of one token, of two, and of unequal lengths."""
+"""Spaces with outputs of one token, of two tokens, and of unequal lengths."""
 
 
 def penalised(suite: Suite) -> Iterator[Entry[TokenPath]]:
-    """Drawn references and policies that have turned to one token; among bandits the uniform policy
-    against a classifier of digits.
+    """Drawn references, and policies that prefer one token. For bandits, the uniform policy
+    and a classifier of digits.
     """
     rng = np.random.default_rng(TURNED_SEED)
     for name, space in SPACES.items():
@@ -227,8 +227,8 @@ def penalised(suite: Suite) -> Iterator[Entry[TokenPath]]:
 
 
 def _turned(space: OutputSpace, rng: np.random.Generator) -> TokenPath:
-    """The path to a policy that prefers the first token, at the start and behind it: all prefixes alike
-    would do little work around a loop.
+    """The path to a policy that prefers the first token, with different logits at the start and later: equal
+    prefixes would give little work around a loop.
     """
     reference, end = rng.normal(scale=0.3, size=(2, space.prefixes, space.symbols)).round(6)
     end[:2, 0] += 3.0
@@ -243,8 +243,8 @@ def around_a_loop(
     first: Array,
     second: Array,
 ) -> tuple[WeightedBandit, float]:
-    """The points of a loop around a parallelogram as prompts, with scores along it; and the work of the
-    mean there, predicted point by point.
+    """A problem with the points of a loop around a parallelogram as prompts, and the predicted work of the
+    mean, point by point.
     """
     around = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)])
     corners = around @ np.stack([first, second]) / 2

@@ -1,4 +1,4 @@
-"""The suite: the problems of all claims, bandits or another kind in their place."""
+"""The suite: the problems of all claims, bandits or another kind instead of them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SHOWN = ("sums", "addition-trained")
 
 @dataclass(frozen=True)
 class Suite(Bandits):
-    """The problems that claims run on.
+    """The problems on which claims run.
 
     Arguments:
-        size, seed: as of :class:`Bandits`.
+        size, seed: as for :class:`Bandits`.
         on: the kind of problem, one of ``KINDS``.
         dense: whether networks keep the scores of all their parameters.
-        folder: folder of the pools of language models; none is kept unless given.
-        model: a language model of one's own, as :func:`~ustat_pg.llm.models.loading.load_model` takes it;
-            those that ship with the library unless given.
-        device: where its pools are scored.
+        folder: folder for the pools of language models; by default none is stored.
+        model: the user's own language model, as :func:`~ustat_pg.llm.models.loading.load_model` takes it;
+            by default those that ship with the library.
+        device: the device that scores its pools.
     """
 
     on: str = "bandit"
@@ -46,13 +46,13 @@ class Suite(Bandits):
 
     @cached_property
     def token_problems(self) -> tuple[BanditEntry, ...]:
-        """The problems of networks over tokens; none unless these are asked."""
+        """The problems of networks over tokens; empty unless they are requested."""
         if self.on not in NETWORKS:
             return ()
         return tuple(tokens.bandits(self.on, self.generated, self.seed, dense=self.dense))
 
     def winnable(self, group_size: int) -> Iterator[BanditEntry]:
-        """The token problems of rewards 0 and 1 which differ in some groups."""
+        """The token problems with rewards 0 and 1 that differ in some groups."""
         for entry in self.token_problems:
             if (
                 entry.problem.binary
@@ -62,11 +62,11 @@ class Suite(Bandits):
 
     @cached_property
     def single_prompts(self) -> list[BanditEntry]:
-        """Problems of one prompt, for the results that condition on it.
+        """Problems of one prompt, for the results that condition on the prompt.
 
         For token problems these are the prompts with the lowest and the highest mean reward among those
-        neither sure nor hopeless: events of less than 1 in 10, and answers that are hardly ever another,
-        take more groups than any size has.
+        neither certain nor hopeless: events of less than 1 in 10, and answers that almost never vary,
+        need more groups than any size allows.
         """
         if self.on not in NETWORKS:
             return self.every_single_prompt
@@ -86,12 +86,12 @@ class Suite(Bandits):
             raise InputError(
                 f"whole training runs need problems whose optimum is known, not {self.on}"
             )
-        # Whole runs cost more than gradients: half as many problems of each kind.
+        # Whole runs cost more than gradients, so there are half as many problems of each kind.
         return Landscapes(max(self.generated // 2, 1), self.seed)
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The claims that skip this kind of problem, and why."""
+        """The claims that skip this kind of problem, and the reasons."""
         if self.on == "language-model":
             return (
                 "intervals on language models are those of nearly normal means: no bound on a "
@@ -114,7 +114,7 @@ class Suite(Bandits):
 
     @property
     def curve_sizes(self) -> tuple[int, ...]:
-        """The group sizes that figures show; few on token problems, whose size is open."""
+        """The group sizes that figures show; few for token problems, because their size varies."""
         if self.token_problems:
             return (2, 4, 8, 16)
         most = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

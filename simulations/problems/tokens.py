@@ -1,9 +1,9 @@
 """Token problems under a prefix softmax or a transformer, small enough to enumerate groups.
 
-A network at fixed parameters is a bandit whose arms are outputs, so that the claims on bandits run
-on these as they stand. Some policies are drawn, some improved by exact gradient steps up to a return:
-at the start a verifier's reward is rare, later the likely outputs are the right ones, and it is
-there that ‖s‖² and reward go apart.
+A network at fixed parameters is a bandit whose arms are outputs, so the claims on bandits also run
+on these without changes. Some policies are drawn, some improved by exact gradient steps up to a return:
+at the start a verifier's reward is rare; later the likely outputs are the right ones, and
+then ‖s‖² and the reward are correlated.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from .bandits import BanditEntry
 from .entry import Entry, streams
 
 WIDTH = 8
-"""The width of the transformers whose groups are enumerated: some 900 parameters."""
+"""The width of the transformers whose groups are enumerated; they have about 900 parameters."""
 
 STEP_LENGTH = 0.3
-"""Length of an exact gradient step in parameters."""
+"""The length of an exact gradient step in parameter space."""
 
 IMPROVING_STEPS = 500
-"""Gradient steps after which a return that is not reached is given up."""
+"""The number of gradient steps after which the search for a return stops."""
 
 FIRST_SEED, TRAINED_SEED, ONE_TOKEN_SEED, LOPSIDED_SEED = 20260301, 20260311, 20260312, 20261111
-"""Seeds of what is made up: any would do; these are kept, so that draws stay the same."""
+"""Seeds of made-up problems. The values are arbitrary, but fixed so that draws stay the same."""
 
 DRAWS = 1000
-"""Problems that are drawn before a claim takes what there is, where it can."""
+"""The number of draws after which a claim accepts a weaker problem, if it can."""
 
 MOST_OUTPUTS = 4
-"""Outputs of the largest token problem whose groups of 64 are enumerated."""
+"""The most outputs of a token problem whose groups of 64 are enumerated."""
 
 SMALLEST = 0.02
-"""The limit of the distance, against that of the error, from which the two estimates are distinguishable."""
+"""The least ratio of the distance to the error at which the two estimates are distinguishable."""
 
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
@@ -91,7 +91,7 @@ def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> So
 
 
 def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> SoftmaxPolicy:
-    """The policy after exact gradient steps of one length, until its return is at least a value."""
+    """The policy after exact gradient steps of one length, until its return is at least the given value."""
     for _ in range(IMPROVING_STEPS):
         bandit = problem.bandit(policy)
         if bandit.objective() >= value:
@@ -101,7 +101,7 @@ def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> Soft
         if not length > 1e-9:
             break
         theta = policy.theta + STEP_LENGTH * gradient / length
-        # Few digits: the same parameters, and so the same draws, on machines whose last bits differ.
+        # Rounding to few digits gives the same parameters and draws on machines whose last bits differ.
         policy = policy.with_theta(theta.round(6))
     raise InputError(f"a return of {value} is not reached in {IMPROVING_STEPS} steps")
 
@@ -111,8 +111,8 @@ def until(
     holds: Callable[[TokenBandit], bool],
     otherwise: Callable[[], Drawn] | None = None,
 ) -> Drawn:
-    """The first drawn problem and policy that has a property, however many it takes; or, where ``otherwise``
-    is given, that after ``DRAWS`` of them: a claim then says what it can of it.
+    """The first drawn problem and policy that has a property, however many draws it takes. If ``otherwise``
+    is given, this is returned after ``DRAWS`` draws, and a claim makes the checks that it allows.
     """
     for number in itertools.count():
         if otherwise is not None and number == DRAWS:
@@ -140,7 +140,7 @@ def _one_token(on: str, rng: np.random.Generator) -> Drawn:
 
 
 def drawn(on: str, rng: np.random.Generator) -> Drawn:
-    """A drawn problem whose hardest prompt is rarely solved, but not too rarely to be seen."""
+    """A drawn problem whose hardest prompt is rarely solved, but often enough to be measured."""
 
     def draw() -> Drawn:
         problem = drawn_task(rng)
@@ -150,7 +150,7 @@ def drawn(on: str, rng: np.random.Generator) -> Drawn:
 
 
 def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
-    """A drawn problem, and its policy improved to two returns; drawn again where it does not get there."""
+    """A drawn problem, and its policy improved to two returns; drawn again if it cannot reach them."""
     while True:
         problem, policy = drawn(on, rng)
         aims = [float(rng.uniform(*ends)) * problem.optimum for ends in ((0.35, 0.45), (0.6, 0.8))]
@@ -162,7 +162,7 @@ def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
 
 
 def bandit_of(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> TokenBandit:
-    """The problem at a policy, whose scores keep all their parameters or as few as they span."""
+    """The problem at a policy, with scores in all parameters, or in as few coordinates as they span."""
     bandit = problem.at(policy)
     return bandit if dense else problem.bandit(bandit.policy.reduced())
 
@@ -170,7 +170,7 @@ def bandit_of(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> Toke
 def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Iterator[BanditEntry]:
     """The problems of the suite, made-up ones first, then ``count`` generated ones of each kind.
 
-    Scores are ``dense`` where they keep all their parameters, as engines that differentiate need.
+    Scores are ``dense`` if they keep all parameters, which engines that differentiate need.
     """
 
     def entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy) -> BanditEntry:
@@ -194,7 +194,7 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
 
 def lopsided(on: str, count: int, seed: int = 0, dense: bool = False) -> Iterator[BanditEntry]:
     """The first prompt of each drawn problem at which an estimate divided by the group's deviation is
-    distinguishable from one that is divided by the deviation itself.
+    distinguishable from an estimate divided by the true deviation.
     """
 
     def apart(bandit: TokenBandit) -> list[int]:
@@ -214,7 +214,7 @@ def lopsided(on: str, count: int, seed: int = 0, dense: bool = False) -> Iterato
 
 
 def told_apart(problem: SoftmaxBandit) -> bool:
-    """Whether a prompt's pass rate is off one half and not near 0 or 1, and its gradient is not 0."""
+    """Whether a prompt's pass rate is not near 0, one half or 1, and its gradient is not 0."""
     (value,) = (problem.mean_rewards * problem.policy.probs).sum(axis=1)
     if not (problem.binary and 0.2 < abs(value - 0.5) < 0.4):
         return False

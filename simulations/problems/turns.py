@@ -1,4 +1,4 @@
-"""Problems with turns: those that ship, random walks, a flower that may be looked at again, and token
+"""Problems with turns: shipped ones, random walks, a flower that can be viewed again, and token
 problems whose turns are tokens.
 """
 
@@ -28,13 +28,13 @@ _TURNS = 3
 """The most turns of generated problems and of flowers."""
 
 SIZE = 3
-"""The group size that turns are asked at: small, so that one which no other episode reaches counts."""
+"""The group size for turns; it is small, so that turns that no other episode reaches matter."""
 
 SHOWN = 0.1
-"""Share by which wrong formulas are off at least on a generated problem: twice what a check asks."""
+"""The least relative error of wrong formulas on a generated problem: twice the need of a check."""
 
 _DRAWS = 10_000
-"""Draws among which a telling problem is looked for."""
+"""The number of draws in the search for a suitable problem."""
 
 
 def episodes(suite: Bandits) -> Iterator[Entry[Episodes]]:
@@ -48,9 +48,9 @@ def episodes(suite: Bandits) -> Iterator[Entry[Episodes]]:
 
 
 def _telling(listed: Episodes) -> bool:
-    """Whether a walk comes back to a state, what summed baselines lose shows, and so does their noise.
+    """Whether a walk returns to a state, and the loss and noise of summed baselines are visible.
 
-    By its list and by enumeration, in groups of :data:`SIZE`: no closed form takes part.
+    It uses the list and enumeration, in groups of :data:`SIZE`, without a closed form.
     """
     again = (listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]
     if not (float(listed.probs @ again.any(axis=1)) > 0.1 and _lossy(listed)):
@@ -62,7 +62,7 @@ def _telling(listed: Episodes) -> bool:
 
 
 def _lossy(listed: Episodes) -> bool:
-    """Whether what summed baselines lose at the first turn shows, by three wrong factors too."""
+    """Whether the loss of summed baselines at the first turn is visible, also against three wrong factors."""
     reach = listed.probs @ listed.reached
     if not 0.1 < reach[1] < 0.6:
         return False
@@ -75,7 +75,7 @@ def _lossy(listed: Episodes) -> bool:
 
 
 def _walk(rng: np.random.Generator) -> Episodes:
-    """A random walk over two states: an episode stops, or goes on to one of them."""
+    """A random walk over two states: an episode stops or moves to one of them."""
 
     def state() -> dict[str, Any]:
         moves = [
@@ -93,7 +93,7 @@ def _walk(rng: np.random.Generator) -> Episodes:
 
 
 def _flower(suite: Bandits) -> Episodes:
-    """An iris flower that a fitted policy names, or looks at again, which costs a turn and a tenth."""
+    """An iris flower that a fitted policy names or views again, at the cost of a turn and 0.1."""
     problem = suite.iris.problem
     x = int(problem.policy.probs.max(axis=1).round(9).argmin())
     logits, rewards = np.log(problem.policy.probs[x]), problem.mean_rewards[x]
@@ -107,7 +107,7 @@ def _flower(suite: Bandits) -> Episodes:
 
 
 def networks(suite: Bandits, on: str) -> Iterator[Entry[Episodes]]:
-    """Outputs of policies over tokens as episodes whose turns are tokens: the end token is a decision."""
+    """Outputs of token policies as episodes whose turns are tokens; the end token is a decision."""
 
     def drawn(longest: int, seed: int) -> Episodes:
         task = counting(longest)

@@ -9,7 +9,7 @@ from ustat_pg.validation import MissingPackageError
 
 
 class Proof(StrEnum):
-    """The answer of algebra on a result."""
+    """The result of the algebra for one result."""
 
     WHOLE = "proof"
     PART = "proof of a part"

@@ -1,8 +1,8 @@
-"""Tables by counts: every estimator whose advantages depend on the number of successes, for every pass rate.
+"""Tables by counts: estimators whose advantages depend on the number of successes, for every pass rate.
 
-Rewards are 0 and 1. A table has symbols for entries, so that what is proved holds of all tables: of the
+Rewards are 0 and 1. The entries of a table are symbols, so the proofs hold for all tables:
 named ones, clipped ones and those for other objectives. Each group size is a polynomial identity in the pass
-rate; sizes are kept apart by the powers of a letter.
+rate; powers of a letter separate the sizes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SCOPE = "G to 12, every table, every pass rate and law of scores"
 p, F, g2 = sympy.symbols("p E‖s‖² ‖g‖²", positive=True)
 R = sympy.Symbol("E‖s‖²z", positive=True)
 X = sympy.Symbol("x")
-"""Its power is the group size."""
+"""The letter whose power is the group size."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Advantages of groups of G: a₁(n) of a success and a₀(n) of a failure, n successes in all."""
+    """Advantages of groups of G: a₁(n) for a success and a₀(n) for a failure, with n successes in total."""
 
     group_size: int
     letter: str = "a"
@@ -50,22 +50,22 @@ class Table:
         return np.array([*sympy.symbols(f"{self.letter}0(:{self.group_size})"), 0], dtype=object)
 
     def over_groups(self, value: Callable[[int, int, int], Any]) -> Any:
-        """E f(n) over the n successes of a group: f may have p or 1-p below, which a chance cancels.
+        """E f(n) over the n successes of a group: f may have p or 1-p in a denominator that cancels.
 
         Arguments:
-            value: given n, and the powers of p and 1-p in the chance of one such group, f times the chance.
+            value: a function of n and the powers of p and 1-p in a group's probability, to f times that.
         """
         size = self.group_size
         return sum(comb(size, n) * value(n, n, size - n) for n in range(size + 1))
 
 
 def chance(won: int, lost: int) -> Any:
-    """p^won (1-p)^lost, where a negative power is of a term that is 0."""
+    """p^won (1-p)^lost, where a negative power belongs to a term that is 0."""
     return p ** max(won, 0) * (1 - p) ** max(lost, 0)
 
 
 def mean_of(size: int) -> formulas.Mean:
-    """The mean over the successes among the outputs that are not set aside."""
+    """The mean over the number of successes among the outputs that are not set aside."""
 
     def mean(aside: int, won: int, values: Sequence[Any]) -> Any:
         return sum(
@@ -102,7 +102,7 @@ def weight(table: Table) -> Any:
 
 
 def first_order(table: Table) -> Any:
-    """G E‖E[ĝ | one output] - E ĝ‖² from the definition: α_z s + γ_z g of an output (s, z), over G."""
+    """G E‖E[ĝ | one output] - E ĝ‖² from the definition: α_z s + γ_z g for an output (s, z), divided by G."""
     a1, a0, size = table.successes, table.failures, table.group_size
     others = size - 1
 
@@ -122,7 +122,7 @@ def first_order(table: Table) -> Any:
 
 
 def at_each_size(value: Callable[[Table], Any], most: int | None = None) -> Any:
-    """The values at all sizes, or those to a largest, each with the size as the power of a letter."""
+    """The sum of values at all sizes, or up to a largest, each times a letter to the power of the size."""
     return sum(X**size * value(Table(size)) for size in SIZES if most is None or size <= most)
 
 
@@ -132,19 +132,19 @@ def wrong(formula: Any, value: Callable[[Table], Any], right: Callable[[Table], 
 
 
 def chances(table: Table) -> formulas.Mean:
-    """The law of the successes among the outputs that are not set aside."""
+    """The law of the number of successes among the outputs that are not set aside."""
     return mean_of(table.group_size)
 
 
 def moment(table: Table, **changed: Any) -> Any:
-    """E‖ĝ‖² by the closed form, some shares of it changed."""
+    """E‖ĝ‖² by the closed form, with some shares changed."""
     shares = formulas.table_shares(table, chances(table))
     return formulas.centred_moment(shares._replace(**changed), R, F, g2)
 
 
 @proves("count_advantages")
 def beyond_1() -> Iterator[Statement]:
-    """Mean, error and its part of first order; a verifier that errs."""
+    """Mean, error, its first-order part, and a verifier with errors."""
 
     def table_weight(table: Table) -> Any:
         return formulas.table_weight(table, chances(table))
@@ -248,7 +248,7 @@ def pool() -> Iterator[Statement]:
 
 @proves("arcsine")
 def proposition_13() -> Iterator[Statement]:
-    """What a table climbs at each group size, and the slope of what division by the deviation tends to."""
+    """The objective of a table at each group size, and the slope of the limit for division by a deviation."""
 
     def slope(table: Table) -> Any:
         size = table.group_size
@@ -308,7 +308,7 @@ def beyond_2() -> Iterator[Statement]:
     most = 6
 
     def slopes(table: Table) -> Any:
-        """The slope of G/2 E‖ĝ‖² in each a₀, where a₁ = a₀ + δ, in the powers of a letter."""
+        """The slopes of G/2 E‖ĝ‖² in each a₀, where a₁ = a₀ + δ, as coefficients of powers of a letter."""
         gains = dict(zip(table.successes[1:], _gains(table) + table.failures[:-1], strict=True))
         noise = sympy.expand(square(table).subs(gains)) * table.group_size / 2
         return _by_power(sympy.diff(noise, a0) for a0 in table.failures[:-1])
@@ -333,7 +333,7 @@ def beyond_2() -> Iterator[Statement]:
         f"G to {most}, every mean, every pass rate and law of scores",
     )
     amount, off = sympy.symbols("λ δ", real=True)
-    # Shrunk towards μ = V + δ: what is subtracted is (1-λ) times the others' mean and λ μ.
+    # Shrunk towards μ = V + δ: the baseline is (1-λ) times the others' mean plus λ μ.
     shrunk = distinct(SIZE, "s z") / SIZE - amount * (V + off) * distinct(SIZE, "s") / SIZE
     shrunk -= (1 - amount) * distinct(SIZE, "s", "z") / (SIZE * (SIZE - 1))
     yield Statement("without shrinkage it is grpo", error(shrunk.subs(amount, 0)), error(GRPO))
@@ -354,6 +354,6 @@ def _gains(table: Table) -> Any:
 
 
 def _by_power(values: Any) -> Any:
-    """Several values as one, each with its place as the power of a letter."""
+    """Several values as one sum, each times a letter to the power of its place."""
     y = sympy.Symbol("y")
     return sum(y**k * value for k, value in enumerate(values))

@@ -44,8 +44,8 @@ def single(shift: Any = 0) -> Any:
 def error(estimate: Sum, law: Law = LAW) -> Any:
     """E‖ĝ‖² - ‖E ĝ‖², the trace of its covariance.
 
-    A trace is one quadratic form; the algebra uses no more of it than that it is one, so that what is proved
-    of the trace holds of Cov(ĝ) in every direction.
+    A trace is one quadratic form, and the algebra uses only this property. So a proof
+    for the trace also holds for Cov(ĝ) in every direction.
     """
     mean = law.mean(estimate)
     share = sympy.cancel(mean / law.moment("s z"))
@@ -59,7 +59,7 @@ def reading(total: Sum) -> Any:
 
 @proves("ustatistic")
 def lemma_1() -> Iterator[Statement]:
-    """Sample by sample: no mean is taken, sums over the group's own scores and rewards are equal."""
+    """Equalities for each sample, without means: sums over the group's own scores and rewards are equal."""
     pairs = G * (G - 1)
     straight = distinct(G, "s z", "") + distinct(G, "", "s z")
     crossed = distinct(G, "s", "z") + distinct(G, "z", "s")
@@ -165,11 +165,11 @@ def theorem_2() -> Iterator[Statement]:
 
 
 class Prompts(Law):
-    """The law of the prompts of a minibatch, of which an estimate ĝ(x) is taken with mean g(x).
+    """The law of the prompts of a minibatch, each with an estimate ĝ(x) of mean g(x).
 
     Arguments:
-        within: E tr Cov(ĝ | X), which adds to the square of an estimate alone.
-        population: N where each of N prompts is drawn once at most; None where prompts are independent.
+        within: E tr Cov(ĝ | X), which only adds to the square of an estimate.
+        population: N if each of N prompts is drawn at most once; None if prompts are independent.
     """
 
     def __init__(self, within: Any, population: Any = None) -> None:
@@ -183,7 +183,7 @@ class Prompts(Law):
             return self.square + self.within
         if self.population is None:
             return self.mean_square
-        # Of all ordered pairs of N prompts those of a prompt with itself are none.
+        # A prompt cannot form a pair with itself among the ordered pairs of N prompts.
         pairs = self.population**2 * self.mean_square - self.population * self.square
         return pairs / (self.population * (self.population - 1))
 
@@ -263,7 +263,7 @@ def corollary_4() -> Iterator[Statement]:
 
 @proves("oracle_policy")
 def corollary_9() -> Iterator[Statement]:
-    """The noise of grpo beyond the oracle's, to which the difference of both limits is linear at first."""
+    """The excess of grpo's noise over the oracle's; to first order both limits differ linearly in it."""
     yield Statement(
         "covariance of grpo less the oracle's",
         error(GRPO) - error(ORACLE),
@@ -316,7 +316,7 @@ def corollary_5() -> Iterator[Statement]:
         error(ORACLE) - noise.subs(b, best),
         -formulas.baseline_square(0, CROSS, T0, best - V) / G,
     )
-    # A baseline that is linear in the others' rewards: its part of first order is that of a constant.
+    # The baseline is linear in the others' rewards, so its first-order part is that of a constant.
     share, level = sympy.symbols("β c", real=True)
     linear = VANILLA - share * distinct(G, "s", "z") / G - level * distinct(G, "s") / G
     mean = share * (G - 1) * V + level
@@ -329,7 +329,7 @@ def corollary_5() -> Iterator[Statement]:
 
 @proves("group_size")
 def theorem_7() -> Iterator[Statement]:
-    """The group size of least error at a budget of K outputs; r = G* - 1, so that c3 = c1 r²."""
+    """The group size with the least error at a budget of K outputs; r = G* - 1, so c3 = c1 r²."""
     r, q = sympy.symbols("r q", positive=True)
     noise = formulas.budget_noise(G, c1, c2, c3)
     best = formulas.best_group_size(r**2, sympy.sqrt)
@@ -436,7 +436,7 @@ def constants() -> Iterator[Statement]:
 
 @proves("length_weights")
 def beyond_3() -> Iterator[Statement]:
-    """An output weighs w, 1/|y| say, which may depend on all else."""
+    """An output has the weight w, for example 1/|y|, which may depend on everything else."""
     estimate = distinct(G, "s w z") / G - distinct(G, "s w", "z") / (G * (G - 1))
     product, score = LAW.moment("s w z"), LAW.moment("s w")
     yield Statement(
@@ -456,7 +456,7 @@ def beyond_3() -> Iterator[Statement]:
 
 @proves("normalised")
 def lemma_11() -> Iterator[Statement]:
-    """Coefficients of the expansion in 1/G; that it is one, is not proved."""
+    """Coefficients of the expansion in 1/G; the expansion itself is not proved."""
     law = Law(binary=["z"])
     value, gradient = law.moment("z"), law.moment("s z")
     advantage = distinct(1, "z") - value

@@ -1,7 +1,7 @@
-"""Groups of which only a part counts: episodes that reach a turn, and outputs that survive.
+"""Groups in which only a part counts: episodes that reach a turn, and outputs that survive.
 
-The number of the others who count is random. A sum over subsets of the group takes the place of a division by
-it, which the algebra expands at each group size.
+The number of others that count is random. A sum over subsets of the group replaces a division by
+it, and the algebra expands the sum at each group size.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ q, t = sympy.symbols("q t", positive=True)
 X = sympy.Symbol("x")
 
 EPISODES = Law(binary=["h"], absorbed={"s": "h", "R": "h"})
-"""h says that the turn is reached; s is its score and R the return from there on, 0 where it is not."""
+"""h is 1 if the turn is reached; s is its score and R the return from there on, or 0 otherwise."""
 Q = EPISODES.moment("h")
 PUSH = EPISODES.moment("s R")
 
 
 def at_each_size(value: Callable[[int], Any]) -> Any:
-    """The values at all sizes, each with the size as the power of a letter."""
+    """The sum of the values at all sizes, each times a letter to the power of the size."""
     return sum(X**size * value(size) for size in SIZES)
 
 
 def over(number: int) -> Any:
-    """1 over a number, exactly."""
+    """1 divided by a number, exactly."""
     return sympy.Rational(1, number)
 
 
 def to_go(size: int, lone: int = 1) -> Sum:
-    """Returns less the mean of the others who reach the turn; of a lone turn the return, or nothing."""
+    """Returns minus the mean of the others that reach the turn; for a lone turn the return, or 0."""
     own = counted(size, ["s R"], "h", lambda m: 1 if m else lone)
     others = counted(size, ["s", "R"], "h", lambda m: over(m + 1))
     return (own - others) / size
 
 
 def to_go_mean(size: int) -> Sum:
-    """Returns less the mean of all who reach the turn, the own episode among them."""
+    """Returns minus the mean of all that reach the turn, including the own episode."""
     own = counted(size, ["s R"], "h", lambda m: 1 - over(m + 1))
     others = counted(size, ["s", "R"], "h", lambda m: over(m + 2))
     return (own - others) / size
 
 
 def mean_over(count: int, of: Callable[[int], Any]) -> Any:
-    """E f(k) of the k of so many others who reach the turn."""
+    """E f(k), where k of the given number of others reach the turn."""
     return sum(comb(count, k) * Q**k * (1 - Q) ** (count - k) * of(k) for k in range(count + 1))
 
 
@@ -96,7 +96,7 @@ def beyond_6() -> Iterator[Statement]:
         {"(G-1)/G": at_each_size(lambda size: formulas.whole_group_share(over(1) * size) * PUSH)},
         scope=EACH,
     )
-    # A later turn u: its reward r is 0 where u is not reached, and s is the score of an earlier turn.
+    # For a later turn u, the reward r is 0 if u is not reached, and s is the score of an earlier turn.
     later = Law(binary=["h"], absorbed={"r": "h"})
 
     def summed(size: int) -> Any:
@@ -121,7 +121,7 @@ def beyond_6() -> Iterator[Statement]:
 
 
 def noise() -> Iterator[Statement]:
-    """E‖ĝₜ‖² of a turn without a baseline and with that of the others who reach it."""
+    """E‖ĝₜ‖² for a turn, without a baseline and with the mean of the others that reach it."""
     value = EPISODES.moment("R") / Q
     variance = EPISODES.moment("R R") / Q - value**2
     f0, t1, t2 = (EPISODES.moment(text) for text in ("s s", "s s R", "s s R R"))
@@ -160,7 +160,7 @@ def noise() -> Iterator[Statement]:
         },
         scope=EACH,
     )
-    # The whole episode's return, less the mean of the others', whatever turns they reach: every G.
+    # The whole episode's return minus the mean of all others', whatever turns they reach, for every G.
     lone = linear.V, linear.VARIANCE
     squares = linear.T0, linear.CROSS, linear.ADVANTAGE
     push = formulas.turn_push(G, linear.SQUARE, 1 / (G - 1) ** 2)
@@ -177,12 +177,12 @@ def noise() -> Iterator[Statement]:
 
 
 SURVIVORS = Law(binary=["h"])
-"""h says that an output survives; its chance may depend on all else."""
+"""h is 1 if an output survives; its probability may depend on everything else."""
 
 
 @proves("survivors")
 def beyond_5() -> Iterator[Statement]:
-    """Leave-one-out over survivors is that of their own law, in groups of random size."""
+    """Leave-one-out over survivors equals leave-one-out for their own law, in groups of random size."""
     kept = SURVIVORS.moment("h")
 
     def tilted(text: str) -> Any:
@@ -212,7 +212,7 @@ def beyond_5() -> Iterator[Statement]:
         inner("s z h", "s z h") - 2 * value * inner("s z h", "s h") + value**2 * inner("s h", "s h")
     )
     square /= kept**2
-    # Scores of survivors have a mean of their own, about which the closed form takes its moments.
+    # Scores of survivors have a nonzero mean, and the closed form uses moments about it.
     drift = inner("s h", "s h") / kept**2
 
     def about(text: str) -> Any:

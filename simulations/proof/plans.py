@@ -1,4 +1,4 @@
-"""Groups whose size depends on the rewards seen: each published plan, for every pass rate."""
+"""Groups whose size depends on the observed rewards: each published plan, for every pass rate."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .statement import Statement, proves
 
 WHOLE = "every pass rate"
 SHORT = ("3+2 if mixed", "1..4 until 1 success", "2+1+2 if mixed 0.5")
-"""Plans whose sequences of rewards are gone through one by one."""
+"""Plans for which all sequences of rewards are enumerated."""
 
 
 def exact(numbers: Any) -> Any:
-    """Fractions as sympy has them."""
+    """Fractions as sympy numbers."""
     fractions = map(Fraction, numbers)
     return np.array([sympy.Rational(f.numerator, f.denominator) for f in fractions], dtype=object)
 
 
 def chances(plan: Plan) -> Callable[[int, int], Any]:
-    """P(t)/(pⁱ qʲ) of all stops, by the plan's own numbers of paths."""
+    """P(t)/(pⁱ qʲ) at all stops, from the plan's own numbers of paths."""
     sizes, successes = plan.stops.sizes.tolist(), plan.stops.successes.tolist()
     paths = exact(plan.stops.paths)
 
@@ -42,7 +42,7 @@ def chances(plan: Plan) -> Callable[[int, int], Any]:
 
 
 def sequences(plan: Plan) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """All sequences of rewards at which a plan stops, and the chance that it does stop there."""
+    """All sequences of rewards at which a plan may stop, and the probability that it stops there."""
     for look, size in enumerate(plan.looks):
         for rewards in product((0, 1), repeat=size):
             here = sympy.Integer(1)
@@ -57,7 +57,7 @@ def sequences(plan: Plan) -> Iterator[tuple[tuple[int, ...], Any]]:
 
 @proves("adaptive_groups")
 def beyond_4() -> Iterator[Statement]:
-    """Published plans by polynomials in the pass rate; short plans by all sequences of rewards."""
+    """Published plans as polynomials in the pass rate, and short plans by all sequences of rewards."""
     plans = {name: Plan.parse(scheme.plan).keeping_all for name, scheme in SCHEMES.items()}
     ones = sum(X**i for i in range(len(plans)))
     yield Statement(
@@ -80,7 +80,7 @@ def beyond_4() -> Iterator[Statement]:
 
 
 def short(plan: Plan) -> Iterator[Statement]:
-    """Mean and second moment of any estimate a(t) s̄₁ + b(t) s̄₀ by going through all rewards."""
+    """Mean and second moment of any estimate a(t) s̄₁ + b(t) s̄₀ by enumeration of all rewards."""
     stops = list(zip(plan.stops.sizes.tolist(), plan.stops.successes.tolist(), strict=True))
     won, lost = (
         np.array(
@@ -94,7 +94,7 @@ def short(plan: Plan) -> Iterator[Statement]:
     for rewards, here in sequences(plan):
         n, k = len(rewards), sum(rewards)
         a, b = won[place[n, k]], lost[place[n, k]]
-        # Given its rewards a group has independent scores: of means g/p and -g/q, of squares R/p and (F-R)/q.
+        # Given its rewards a group has independent scores: means g/p and -g/q, squares R/p and (F-R)/q.
         pull = a / p - b / q
         spread = (a**2 * (R / p - g2 / p**2) / k if k else 0) + (
             b**2 * ((F - R) / q - g2 / q**2) / (n - k) if k < n else 0

@@ -1,4 +1,4 @@
-"""The results that have a proof, and why others have none."""
+"""The results that have a proof, and the reasons that others have none."""
 
 from ustat_pg.validation import needed
 
@@ -19,4 +19,4 @@ NOT_PROVED = {
     "practical_mse": "an expansion in the learning rate",
     "arcsine": "a limit as G grows; what is climbed at each G is proved",
 }
-"""Results that have no proof by algebra, or only of a part, and why."""
+"""Results without a proof by algebra, or with a proof of only a part, and the reasons."""

@@ -1,8 +1,8 @@
 """Results proved by computer algebra, for every group size and every law of scores and rewards.
 
 A statement compares two expressions. One is derived: :mod:`ustat_pg.algebra` expands an estimator's
-definition, pattern by pattern, and takes means. The other is the closed form that users call, from
-:mod:`ustat_pg.predictions.closed_forms`, with symbols in the place of numbers. They are equal if their
+definition, pattern by pattern, and computes means. The other is the closed form that users call, from
+:mod:`ustat_pg.predictions.closed_forms`, with symbols instead of numbers. They are equal if their
 difference is 0 as a rational function. A rival is a wrong formula; its difference, factored, shows where it
 is wrong.
 """
@@ -25,8 +25,8 @@ class Statement:
 
     Arguments:
         what: the quantity, in words.
-        derived: what the algebra makes of the definition.
-        formula: what the closed form says.
+        derived: the expression that the algebra derives from the definition.
+        formula: the expression of the closed form.
         rivals: wrong formulas, by name.
         scope: the sizes and laws for which it is proved.
     """
@@ -39,31 +39,31 @@ class Statement:
 
     @cached_property
     def difference(self) -> Any:
-        """Derived less formula, factored; 0 where they are equal."""
+        """Derived minus formula, factored; 0 if they are equal."""
         return difference(self.derived, self.formula)
 
     @property
     def proved(self) -> bool:
-        """Whether they are equal."""
+        """Whether the expressions are equal."""
         return bool(self.difference == 0)
 
     @cached_property
     def errors(self) -> dict[str, Any]:
-        """Each rival less the formula, factored; 0 where the rival is no other formula."""
+        """Each rival minus the formula, factored; 0 if the rival equals the formula."""
         return {name: difference(rival, self.formula) for name, rival in self.rivals.items()}
 
     @property
     def holds(self) -> bool:
-        """Whether it is proved and each rival refuted."""
+        """Whether the statement is proved and each rival is refuted."""
         return self.proved and all(error != 0 for error in self.errors.values())
 
 
 _FACTORED = 60
-"""Terms of a polynomial that is still factored."""
+"""The most terms of a polynomial that is factored."""
 
 
 def difference(one: Any, two: Any) -> Any:
-    """The difference of two rational functions in its factors; of long polynomials a sum."""
+    """The difference of two rational functions in factors; for long polynomials it stays a sum."""
     whole = sympy.expand(sympy.sympify(one - two))
     if whole == 0 or len(sympy.Add.make_args(whole)) > _FACTORED:
         return whole
@@ -81,11 +81,11 @@ def equal_at(error: Any) -> list[int]:
 
 Proofs = Callable[[], Iterator[Statement]]
 BY_STEM: dict[str, Proofs] = {}
-"""The statements of each result that has any."""
+"""The statements of each result that has statements."""
 
 
 def proves(stem: str) -> Callable[[Proofs], Proofs]:
-    """A decorator: this function yields the statements of a result."""
+    """A decorator for a function that yields the statements of a result."""
 
     def keep(function: Proofs) -> Proofs:
         BY_STEM[stem] = function

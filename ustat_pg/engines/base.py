@@ -332,7 +332,7 @@ class Cell(ABC):
         return max(min(256, self.block), min(replications, self.block // 4))
 
     def budget(self, replications: int) -> int:
-        """The replications that cost as much as this many of a gradient: one per 256 outputs."""
+        """The number of replications with the cost of this number of a gradient's: one per 256 outputs."""
         return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
 
     def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:

@@ -18,7 +18,7 @@ from .lags import Lagged, Trail
 
 
 class _Held(NamedTuple):
-    """A step that cannot separate signal from noise alone, so it is measured with the next step."""
+    """A step that cannot separate signal from noise by itself, so it is measured with the next step."""
 
     rows: Array
     groups: list[Any]

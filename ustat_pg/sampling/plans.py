@@ -1,4 +1,4 @@
-"""Plans of how many outputs to draw for a prompt, by the rewards 0 and 1 seen so far (adaptive_groups).
+"""Plans for the number of outputs of a prompt, which depends on its rewards 0 and 1 so far (adaptive_groups).
 
 After certain numbers of outputs a plan looks at the group and decides by n, the outputs drawn, and k, the
 successes among them, whether to draw more. A plan is data: a table of chances for each look. Since a plan

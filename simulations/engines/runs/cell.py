@@ -1,11 +1,11 @@
 """Cells of whole training runs: the quantities of the gap J* - J(θ) along the meta-algorithm.
 
 A :class:`Training` is a problem with group and batch size, a schedule and a number of steps.
-Estimators and steps belong to the quantities, so that all run on the same draws and
+Estimators and steps belong to the quantities, so all use the same draws and
 differences between them are paired.
 
-``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every
-step, by backward induction; it knows smooth functions of the gap and of the deviation, and no distribution.
+``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` averages over every outcome of every
+step, by backward induction; it supports smooth functions of the gap and the deviation, but no distributions.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from .schedules import Schedule
 from .trajectory import TRAJECTORY_ENGINES, Trajectory
 
 BINS = 2048
-"""Bins of a histogram, equal in width."""
+"""The number of bins of a histogram, which have equal widths."""
 
 _BLOCK_WORK = 2**23
-"""Outputs drawn in one block, about: an eighth of a second's work."""
+"""The approximate number of outputs in one block, which takes about an eighth of a second."""
 
 _RELATIVE = 1e-5
-"""Error of an expectation by backward induction that is asked for, of its value."""
+"""The requested error of an expectation by backward induction, as a share of its value."""
 
 _OF_DEVIATIONS = {"product": 3e-4, "cosine": 1e-3}
-"""The same of functions of the deviation, which need more points of a grid than those of the gap."""
+"""The same for functions of the deviation, which need more grid points than functions of the gap."""
 
 _OF_PRODUCTS = 1e-6
-"""The error that products may have, as a share of the greatest that there can be."""
+"""The allowed error of products, as a share of the greatest possible product."""
 
 _ABSOLUTE = 1e-6
-"""The error asked for where the value is small, as a share of the greatest value that there can be."""
+"""The requested error of a small value, as a share of the greatest possible value."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _OfRuns:
 
     @property
     def label(self) -> str:
-        """The name in blocks and stored results: the kind, and all fields in their order."""
+        """The name in blocks and stored results: the kind, and all fields in order."""
         _, _, *rest = (getattr(self, field.name) for field in fields(self))
         words = (repr(list(field) if isinstance(field, tuple) else field) for field in rest)
         return f"{self.kind}[{','.join([self.estimator.label, str(self.step), *words])}]"
@@ -99,7 +99,7 @@ class GapTransform(_OfRuns):
 
 @dataclass(frozen=True)
 class Binned(_OfRuns):
-    """A number from 0 to 1 whose histogram is kept: a probability integral transform of the gap."""
+    """A number from 0 to 1 with a histogram: a probability integral transform of the gap."""
 
     def of(self, gap: Array, theta: Array) -> Array:
         """The quantity of gaps (R,) at parameters (R, d)."""
@@ -108,7 +108,7 @@ class Binned(_OfRuns):
 
 @dataclass(frozen=True)
 class Coordinate(_OfRuns):
-    """θₜⱼ, j the coordinate: where a run is at a step."""
+    """θₜⱼ, with j the coordinate: the position of a run at a step."""
 
     kind = "coordinate"
     coordinate: int
@@ -128,7 +128,7 @@ class Product(_OfRuns):
 
     @property
     def directions(self) -> int:
-        """How many identifiable directions there must be."""
+        """The required number of identifiable directions."""
         return 1 + max(self.first, self.second)
 
     def of(self, deviation: Array) -> Array:
@@ -136,7 +136,7 @@ class Product(_OfRuns):
         return np.asarray(self.scale * deviation[:, self.first] * deviation[:, self.second])
 
     def range(self, radius: float) -> tuple[float, float]:
-        """The ends of the range within so far of θ*."""
+        """The ends of the range within a distance of θ*."""
         most = self.scale * radius**2
         return (0.0, most) if self.first == self.second else (-most / 2, most / 2)
 
@@ -145,7 +145,7 @@ class Product(_OfRuns):
 class Cosine(_OfRuns):
     """cos⟨k, δ⟩, δ = Uᵀ(θₜ - θ*), whose mean is the real part of δ's characteristic function.
 
-    It is exp(-½ kᵀΓk) where δ is normal with covariance Γ: several frequencies k tell the whole of Γ.
+    It is exp(-½ kᵀΓk) if δ is normal with covariance Γ; several frequencies k determine all of Γ.
     """
 
     kind = "cosine"
@@ -156,7 +156,7 @@ class Cosine(_OfRuns):
         return len(self.frequency)
 
     def of(self, deviation: Array) -> Array:
-        # A sum in a fixed order: a matrix product's order depends on its size.
+        # This sums in a fixed order, because a matrix product's order depends on its size.
         return np.cos(sum(k * deviation[:, j] for j, k in enumerate(self.frequency)))
 
     def range(self, radius: float) -> tuple[float, float]:
@@ -165,9 +165,9 @@ class Cosine(_OfRuns):
 
 @dataclass(frozen=True)
 class Away(_OfRuns):
-    """Whether a run is so far from the optimum, ‖Uᵀ(θₜ - θ*)‖ >= distance: 1 or 0, whose mean is a share.
+    """Whether a run is far from the optimum, ‖Uᵀ(θₜ - θ*)‖ >= distance: 1 or 0, with a share as its mean.
 
-    At the radius of a ball that is Θ it says which runs were stopped at the edge in that step.
+    If Θ is a ball and the distance is its radius, it marks runs stopped at the edge in that step.
     """
 
     kind = "away"
@@ -175,7 +175,7 @@ class Away(_OfRuns):
     distance: float
 
     def of(self, deviation: Array) -> Array:
-        # A projection puts runs on the edge but for rounding.
+        # A projection puts runs on the edge up to rounding.
         return np.asarray(
             np.sqrt((deviation**2).sum(axis=-1)) >= self.distance * (1 - GIVEN), dtype=np.float64
         )
@@ -192,12 +192,12 @@ TrainingQuantity = Gap | GapTransform | Binned | Coordinate | Product | Cosine |
 
 @dataclass(frozen=True, eq=False)
 class Training(Cell):
-    """A cell of whole training runs. Equal if everything that defines it is equal.
+    """A cell of whole training runs. Cells with equal definitions are equal.
 
     Arguments:
         landscape: the problem, with an interior optimum.
-        steps: T, the most that a quantity may ask for.
-        start: θ₀; the maximiser unless given.
+        steps: T, the last step that a quantity may use.
+        start: θ₀; by default the maximiser.
         group_size, schedule, batch_size, design, start_scale, projection: those of
             :class:`~simulations.engines.runs.trajectory.Trajectory`.
     """
@@ -214,13 +214,13 @@ class Training(Cell):
     _example: Trajectory = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Refuses what no trajectory could run; vanilla fits every group size.
+        # This refuses values that no trajectory allows; vanilla fits every group size.
         example = self.trajectory(Estimator("vanilla"), (self.steps,))
         object.__setattr__(self, "_example", example)
 
     @cached_property
     def _enumerable(self) -> dict[Estimator, int]:
-        """The different outcomes of a step, by the estimators whose runs are known to have exact means."""
+        """The number of different outcomes of a step, by estimator, if its runs have exact means."""
         return {}
 
     @cached_property
@@ -248,14 +248,14 @@ class Training(Cell):
 
     @property
     def block(self) -> int:
-        """The runs in a block: a power of 2, about an eighth of a second's work."""
+        """The number of runs in a block: a power of 2 that takes about an eighth of a second."""
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_WORK / self.outputs)), 8, 16))
 
     @property
     def largest_gap(self) -> float:
-        """The greatest gap that a run can have, or a number beyond it.
+        """The greatest gap that a run can have, or an upper bound.
 
-        At most it is J* less the least mean reward.
+        It is at most J* minus the least mean reward.
         """
         least = self.problem.context_probs @ self.problem.mean_rewards.min(axis=1)
         everywhere = self.landscape.maximum - float(least)
@@ -274,7 +274,7 @@ class Training(Cell):
 
     @cached_property
     def _reach(self) -> float:
-        """How far Uᵀθ can be from Uᵀθ* in Θ; infinite unless Θ is a ball in these directions."""
+        """The largest distance of Uᵀθ from Uᵀθ* in Θ; infinite unless Θ is a ball in these directions."""
         theta_set, basis = self.projection, self.landscape.identifiable
         if theta_set is None or not _spans(theta_set, basis):
             return float("inf")
@@ -282,7 +282,7 @@ class Training(Cell):
         return theta_set.radius + float(np.linalg.norm(off))
 
     def _coordinate_range(self, j: int) -> tuple[float, float]:
-        """The ends of Θ in the direction of a parameter; infinite where it is free."""
+        """The ends of Θ in the direction of a parameter; infinite if it is free."""
         theta_set = self.projection
         basis = None if theta_set is None else theta_set.basis
         if theta_set is None or (basis is not None and (basis[j] ** 2).sum() < 1 - GIVEN):
@@ -296,7 +296,7 @@ class Training(Cell):
         return float(share * np.abs(self.range(quantity)).max())
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse also steps that the runs do not take, and directions that they do not have."""
+        """Refuse unknown quantities, steps that the runs do not take, and directions that do not exist."""
         super().require_quantity(quantity)
         assert isinstance(quantity, TrainingQuantity)
         if integer("step", quantity.step, 0) > self.steps:
@@ -391,7 +391,7 @@ class Training(Cell):
             of_gaps = {c: q.of for c, q in part.items() if isinstance(q, (Gap, GapTransform))}
             places = {c: q.coordinate for c, q in part.items() if isinstance(q, Coordinate)}
             of_deviations = {c: q.of for c, q in part.items() if isinstance(q, OfDeviation)}
-            # One backward pass serves all steps and functions.
+            # One backward pass computes all steps and functions.
             mean = expectations(
                 self.landscape,
                 self.trajectory(estimator, steps[-1:]),
@@ -403,7 +403,7 @@ class Training(Cell):
             )
             for row, column in enumerate([*of_gaps, *places, *of_deviations]):
                 at = row, steps.index(quantities[column].step)
-                # An expectation that the finest grid leaves uncertain is none: no verdict reads it.
+                # An expectation that is uncertain on the finest grid becomes NaN, so no verdict uses it.
                 sure = mean.error[at] <= self.rounding(quantities[column])
                 means[column] = mean.values[at] if sure else np.nan
         return means
@@ -436,17 +436,17 @@ class OneRun(Training):
 
 
 def _spans(ball: Ball, basis: Array) -> bool:
-    """Whether a ball bounds all of these directions (d, r)."""
+    """Whether a ball bounds all these directions (d, r)."""
     axes = np.eye(ball.d) if ball.basis is None else ball.basis
     return np.allclose(axes @ (axes.T @ basis), basis, rtol=0, atol=GIVEN)
 
 
 @lru_cache(maxsize=64)
 def _largest_gap(landscape: InteriorProblem, theta_set: Ball | None) -> float:
-    """The greatest gap in Θ, or a number beyond it: infinity where none is known.
+    """The greatest gap in Θ, or an upper bound: infinity if none is known.
 
-    On a ball around the maximiser in the identifiable directions it is found on a grid, and
-    taken 1% larger for what lies between.
+    On a ball around the maximiser in the identifiable directions it is computed on a grid, and
+    made 1% larger for points between the grid points.
     """
     basis = landscape.identifiable
     rank = basis.shape[1]

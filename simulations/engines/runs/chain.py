@@ -1,6 +1,6 @@
-"""The Markov chain that a training run is in the identifiable directions, with every outcome of its steps.
+"""The Markov chain of a training run in the identifiable directions, with every outcome of its steps.
 
-The gap depends on θ through y = Uᵀ(θ - θ*) alone, U the identifiable directions, and y is a Markov
+The gap depends on θ only through y = Uᵀ(θ - θ*), with U the identifiable directions, and y is a Markov
 chain: at y the minibatch's outcome k has probability p_k(y) and estimate ĝ_k(y), from the public
 estimators. One step back in time is
 
@@ -36,31 +36,31 @@ from .splines import back_on_line, back_on_plane, coefficients
 from .trajectory import Trajectory, starts
 
 ENTRIES_LIMIT = 2e8
-"""Outputs in all outcomes (choices of arms) at all grid points: what probabilities are made from."""
+"""The most outputs in all outcomes (choices of arms) at all grid points; they give the probabilities."""
 
 STEPS_LIMIT = 1e7
-"""Distinct displacements at all grid points, which are kept."""
+"""The most distinct displacements at all grid points; these are stored."""
 
 WORK_LIMIT = 1e9
-"""Multiplications of all interpolations of one function over all steps: seconds of work."""
+"""The most multiplications for all interpolations of one function over all steps, which take seconds."""
 
 REACH = 13.5
-"""How many standard deviations of the noise that adds up the grid reaches beyond the start."""
+"""The number of standard deviations of the accumulated noise by which the grid extends beyond the start."""
 
 FEWEST_NODES = 16
-"""Points of an axis; the conditions at a spline's two ends need 8."""
+"""The fewest points of an axis; the conditions at a spline's two ends need 8."""
 
 _CHUNK_BYTES = 32_000_000
 _PROBES = 5
 _NARROWEST = 1e-6
-"""The scale of the grid at the optimum, of the domain's half-width, at least."""
+"""The least scale of the grid at the optimum, as a share of the domain's half-width."""
 _DIGITS = 250
 """Outcomes are enumerated at the uniform policy; their probabilities must not underflow there."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Points a sinh(iΔ), i = first to last, on each of r axes."""
+    """The points a sinh(iΔ), i = first to last, on each of r axes."""
 
     scale: tuple[float, ...]
     spacing: float
@@ -77,7 +77,7 @@ class Grid:
 
     @property
     def y(self) -> Array:
-        """All points, the last axis running fastest, (M, r)."""
+        """All points, (M, r); the last axis varies fastest."""
         axes = [
             a * np.sinh(self.spacing * np.arange(first, last + 1))
             for a, first, last in zip(self.scale, self.first, self.last, strict=True)
@@ -104,7 +104,7 @@ class Chain:
 
     @cached_property
     def curvatures(self) -> Array:
-        """About Λ, from the gap itself, (r,): only the grid's extent and density rest on it."""
+        """An approximate Λ, from the gap itself, (r,); only the grid's extent and density depend on it."""
         near = 1e-4 * self.basis.T
         return np.asarray(2e8 * self.landscape.gap(self.landscape.maximiser + near))
 
@@ -131,7 +131,7 @@ class Chain:
             )
 
     def bandit(self, theta: Array) -> SoftmaxBandit:
-        """One bandit whose contexts are those of all parameters (m, d), parameter by parameter."""
+        """One bandit that contains the contexts at all parameters (m, d), in the order of the parameters."""
         problem, moving = self.trajectory.problem, self.trajectory.policy
         _, arms, d = moving.features.shape
         features = moving.features_at(theta).reshape(-1, arms, d)
@@ -149,7 +149,7 @@ class Chain:
         )
 
     def _enumerate(self) -> None:
-        """Every outcome once, at the uniform policy, and which of them move y alike."""
+        """Every outcome once, at the uniform policy, and the groups of outcomes that move y equally."""
         trajectory, problem = self.trajectory, self.trajectory.problem
         policy = ArmLinearSoftmax(trajectory.policy.features, np.zeros(problem.d))
         cell = GradientCell(
@@ -183,16 +183,16 @@ class Chain:
                 "is the same for all arms moves theta where the return does not change"
             )
         self.largest = np.abs(displacement).max(axis=(0, 1))
-        # Analytic in y: what agrees at random points agrees everywhere. The 0.0 turns -0 to 0.
+        # The functions are analytic in y: equal at random points, equal everywhere. The 0.0 turns -0 to 0.
         rounded = np.round(displacement[2:] / max(largest, 1e-300), 11) + 0.0
         table = np.moveaxis(rounded, 1, 0).reshape(len(everyone), -1)
         _, first, label = np.unique(table, axis=0, return_index=True, return_inverse=True)
         self.distinct: Integers = first
-        # A probability depends on which arms were drawn, in any order, and no more on the rewards.
+        # A probability depends on the arms in the draw, not on their order or rewards.
         flat = self.contexts[..., None] * problem.arms + self.arms
         flat = np.sort(flat.reshape(len(everyone), -1), axis=1)
         self.patterns, pattern = np.unique(flat, axis=0, return_inverse=True)
-        # π(k) is 1 / K at the uniform policy: what is left is the part that theta does not change.
+        # π(k) is 1 / K at the uniform policy: the rest is the part that theta does not change.
         share = chance[kept] * float(problem.arms) ** flat.shape[1]
         self.weights = csr_array(
             (share, (label.ravel(), pattern.ravel())), shape=(len(first), len(self.patterns))
@@ -203,13 +203,13 @@ class Chain:
 
     @property
     def outcomes(self) -> int:
-        """Outcomes that differ in what they do."""
+        """The number of outcomes with different effects."""
         return len(self.distinct)
 
     def _refuse(self, number: int) -> None:
         outputs = self.trajectory.group_size * self.trajectory.batch_size
         if number * outputs * FEWEST_NODES**self.r > ENTRIES_LIMIT:
-            # Too long a whole number has no float; its logarithm has.
+            # A very long whole number does not fit in a float, but its logarithm does.
             raise InfeasibleError(
                 f"10^{log10(number):.1f} outcomes of {outputs} outputs at {FEWEST_NODES**self.r} grid "
                 f"points, the fewest, are more than {ENTRIES_LIMIT:.0e} entries: take a smaller "
@@ -222,7 +222,7 @@ class Chain:
             )
 
     def _loads(self, grid: Grid) -> tuple[tuple[float, str, float], ...]:
-        """What a grid costs, what that is, and how much of it is feasible."""
+        """The costs of a grid, each with its description and its limit."""
         points = grid.points
         work = points * self.outcomes * self.trajectory.steps * 6**self.r
         return (
@@ -232,7 +232,7 @@ class Chain:
         )
 
     def too_large(self, grid: Grid) -> str | None:
-        """Why this grid is not feasible, or None."""
+        """The reason that this grid is not feasible, or None."""
         reasons = (
             f"a grid of {grid.points} points needs {number:.3g} {what} (limit {limit:.0e})"
             for number, what, limit in self._loads(grid)
@@ -241,7 +241,7 @@ class Chain:
         return next(reasons, None)
 
     def finer(self, grid: Grid) -> float:
-        """By what the spacing of the finest feasible grid is smaller."""
+        """The factor by which the spacing of the finest feasible grid is smaller."""
         times = min(limit / number for number, _, limit in self._loads(grid))
         return float(times ** (1 / self.r))
 
@@ -284,21 +284,21 @@ class Chain:
 
     @cached_property
     def deviations(self) -> Array:
-        """The most that the noise adds up to, (r,), by v ← (1 - ηλ)² v + η² E(Uᵀĝ)²."""
+        """The largest accumulated noise, (r,), from v ← (1 - ηλ)² v + η² E(Uᵀĝ)²."""
         spread, most = np.zeros(self.r), np.zeros(self.r)
         rates = self.trajectory.schedule.rates(self.trajectory.steps)
         for rate in rates:
             spread = (1 - rate * self.curvatures) ** 2 * spread + rate**2 * self.noise
             most = np.maximum(most, spread)
-        # Rates that are too large make the recursion explode; steps are bounded.
+        # Too large rates make the recursion diverge, but steps are bounded.
         return np.asarray(np.minimum(np.sqrt(most), rates.sum() * self.largest))
 
     def half_widths(self, reach: float) -> Array:
-        """How far |y| is let go, (r,)."""
+        """The largest |y| on the grid, (r,)."""
         return np.asarray(np.abs(self.start) + reach * np.maximum(self.deviations, 1e-6))
 
     def scale(self, functions: Sequence[Callable[[Array], Array]]) -> Array:
-        """a of y = a sinh ξ, (r,): the noise, or where the fastest function has gone half its way."""
+        """a of y = a sinh ξ, (r,): the noise, or the point where the fastest function has changed by half."""
         half = self.half_widths(REACH)
         ends = self.theta(np.concatenate([np.diag(half), -np.diag(half)]))
         largest = float(self._gap(ends).max())
@@ -313,14 +313,14 @@ class Chain:
         return np.asarray(np.clip(np.minimum(near, self.deviations), _NARROWEST * half, half / 2))
 
     def _gap(self, theta: Array) -> Array:
-        # Points of the grid outside Θ may lie above the optimum; no run is there.
+        # Points of the grid outside Θ may lie above the optimum; no run reaches them.
         return np.maximum(self.landscape.gap(theta), 0.0)
 
     def grid(self, reach: float, scale: Array, spacing: float) -> Grid:
-        """Points of that reach, and within the projection's bounds."""
+        """The points within that reach and the projection's bounds."""
         half = self.half_widths(reach)
         low, high = self.projection.bounds(self.r)
-        # The start lies in the bounds, so what is cut holds it.
+        # The start lies in the bounds, so the cut grid contains it.
         low, high = np.maximum(low, -half), np.minimum(high, half)
         first, last = [], []
         for a, b, c in zip(low, high, scale, strict=True):
@@ -342,7 +342,7 @@ class Chain:
         coordinates: Sequence[int],
         of_deviations: Sequence[Callable[[Array], Array]],
     ) -> Array:
-        """What is asked at points y (m, r): (F + C + H, m)."""
+        """The values of all requested functions at points y (m, r): (F + C + H, m)."""
         theta = self.theta(y)
         gaps = self._gap(theta)
         applied = [function(gaps) for function in functions]
@@ -350,7 +350,7 @@ class Chain:
         return np.stack([*applied, *theta.T[list(coordinates)], *others])
 
     def after(self, step: int, applied: Callable[[Array], Array]) -> Array:
-        """What is expected of :meth:`applied` after no step or one, (F + C + H,)."""
+        """The expectation of :meth:`applied` after zero or one step, (F + C + H,)."""
         if not step:
             return applied(self.start[None])[:, 0]
         (move,), (chance,) = self._tables(self.start[None])
@@ -366,7 +366,7 @@ class Chain:
         reason = self.too_large(grid)
         if reason is not None:
             raise InfeasibleError(f"{reason}: take a smaller group, batch or number of steps")
-        # The start is one point more, whose values no spline reads.
+        # The start is one additional point; no spline reads its values.
         y = np.concatenate([grid.y, self.start[None]])
         move, chance = self._tables(y)
         final = applied(y)
@@ -395,14 +395,14 @@ class Chain:
 
 
 class _Projection(NamedTuple):
-    """P in y: z = R y + shift is clipped to a ball around 0; R, (q, r), has orthonormal rows."""
+    """The projection P in y: it clips z = R y + shift to a ball around 0; R, (q, r), has orthonormal rows."""
 
     frame: Array
     shift: Array
     radius: float
 
     def bounds(self, r: int) -> tuple[Array, Array]:
-        """The bounds of the points left, (r,) each; infinite unless every direction is clipped."""
+        """The bounds of the remaining points, (r,) each; infinite unless every direction is clipped."""
         if len(self.frame) < r:
             return np.full(r, -np.inf), np.full(r, np.inf)
         centre = -self.shift @ self.frame
@@ -410,7 +410,7 @@ class _Projection(NamedTuple):
 
 
 def _projection(given: Ball | None, origin: Array, basis: Array) -> _Projection:
-    """The projection as it acts on y, where θ = origin + U y."""
+    """The projection acting on y, where θ = origin + U y."""
     if given is None:
         return _Projection(np.zeros((0, basis.shape[1])), np.zeros(0), 0.0)
     axes = np.eye(given.d) if given.basis is None else given.basis

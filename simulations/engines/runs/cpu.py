@@ -17,7 +17,7 @@ from .trajectory import Trajectory, starts
 DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 
 COMPILED = (kinds.PROMPT_ONLY, kinds.VALUE, kinds.GRPO, kinds.GROUP_MEAN, kinds.BY_COUNT)
-"""The kinds of estimators that the bodies know."""
+"""The kinds of estimators in the compiled bodies."""
 
 
 def plan_of(trajectory: Trajectory) -> bodies.Plan:
@@ -38,7 +38,7 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
         if theta_set.basis is not None:
             basis = np.array(theta_set.basis, order="C")
     law = rng.thresholds(problem.reward_probs).reshape(contexts * arms, values)[:, :-1]
-    # Copies in C order: a read-only or strided array is another type to numba.
+    # These are copies in C order, because a read-only or strided array is another type to numba.
     return bodies.Plan(
         contexts=rng.thresholds(problem.context_probs),
         features=np.moveaxis(trajectory.policy.features, 0, 2).copy(),
@@ -60,7 +60,7 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
 
 
 def shared_directions(features: Array) -> tuple[Array, Array] | None:
-    """g (K,) and δ (X, d) where φ(x, k) = φ(x, 0) + gₖ δ(x) to rounding; None where it is not so.
+    """g (K,) and δ (X, d) with φ(x, k) = φ(x, 0) + gₖ δ(x) up to rounding; None if there are none.
 
     Equally spaced arms have gₖ = k.
     """
@@ -92,7 +92,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
             form, shares = bodies.SPACED, np.exp(shares - shares.max(axis=0))
     edges = np.asarray(1 + plan.law * bodies.UNIT, dtype=np.float64)
     outcomes, group = arms * len(plan.rewards), trajectory.group_size
-    # Measured: counting costs a step for each outcome, and as much again for every fourth output.
+    # In measurements, counting costs a step for each outcome, plus one for every fourth output.
     counted = outcomes * (group + 4) <= 16 * group
     by_context = (
         array.reshape(len(array), contexts, arms).swapaxes(1, 2).reshape(-1, contexts)
@@ -116,7 +116,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
 
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
-    """θ at the snapshots by one compiled loop, without the interpreter lock."""
+    """θ at the snapshots from one compiled loop that releases the interpreter lock."""
     plan = plan_of(trajectory)
     begin = starts(trajectory, block)
     out = np.empty((block.count, len(plan.snapshots), trajectory.problem.d))

@@ -1,23 +1,23 @@
-"""Exact expectations over whole training runs: Kolmogorov's backward equation, no sampling.
+"""Exact expectations over whole training runs: Kolmogorov's backward equation without sampling.
 
-The gap depends on θ through y = Uᵀ(θ - θ*) alone, U the identifiable directions, and y is a Markov
+The gap depends on θ only through y = Uᵀ(θ - θ*), with U the identifiable directions, and y is a Markov
 chain: at y the minibatch's outcome k has probability p_k(y) and estimate ĝ_k(y). So with
 u_t(y) = f(gap(y)),
 
     u_{s-1}(y) = Σ_k p_k(y) u_s(P(y + ηₛ Uᵀĝ_k(y))),   s = t, …, 1,     E f(gap_t) = u_0(y_0).
 
-Every outcome is enumerated, and the estimates come from the public estimators at each y: no moment,
-no limit and no linearisation is used. What is approximated is u_s between the points of a grid: by
-quintic splines (not-a-knot) in ξ, y = a sinh ξ, so that points lie dense at the optimum, where
-functions of the gap vary fastest. Outside the grid u_s counts as what it is at its edge. A coarser
-and a narrower grid measure both errors.
+Every outcome is enumerated, and the estimates come from the public estimators at each y, without moments,
+limits or linearisation. The only approximation is the interpolation of u_s between grid points, by
+quintic splines (not-a-knot) in ξ, y = a sinh ξ, so that points are dense at the optimum, where
+functions of the gap vary fastest. Outside the grid, u_s has its value at the edge. A coarser
+grid and a narrower grid measure both errors.
 
-A projection that runs do reach gives u_s kinks. The error then falls slowly and not steadily, and
-its estimate is one of magnitude.
+If runs reach a projection, u_s has kinks. The error then falls slowly and unevenly, and
+its estimate gives only the order of magnitude.
 
 A function f may vary on a scale far below a step: u_s is then a sum of narrow bumps, one for each
-way to come near the optimum, until the noise of more steps smooths it. That, more than f itself, is
-what a fine grid is for.
+way to come near the optimum, until the noise of more steps smooths it. This effect, more than f itself,
+requires a fine grid.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from .trajectory import Trajectory
 _SPACING, _RATIO = 0.25, 1.5
 _WIDENINGS = 12
 _HOPELESS = 3.0
-"""By how much the finest grid may miss what is allowed before finer ones are not tried."""
+"""The factor over the allowed error of the finest grid above which finer grids are not tried."""
 _USUAL_POINTS, _MULTIPLICATIONS = 40, 30
 _A_MOVE, _A_TABLE, _A_STEP, _A_CHAIN = 40, 2_000, 50_000, 2_000_000
-"""Multiplications that take as long as a displacement, its place in the tables, a step's splines, and the
+"""The multiplications that take as long as a displacement, its place in the tables, a step's splines, and the
 outcomes of a chain."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expectations:
-    """E f(gap_t), and by how much the grid may have moved it.
+    """E f(gap_t), and its possible error from the grid.
 
     Arguments:
         values: (F + C + H, S), with C coordinates and H functions of deviations.
-        error: amount that the values change by when the grid's spacing grows by half, and when its
-            reach shrinks by a third, added up, of that shape. Both are errors of the poorer grids: those
-            of the values are smaller. Where the projection makes kinks, the last two changes count,
-            and threefold.
-        converged: whether the error is within what was allowed; if not, a finer or wider grid
+        error: the change of the values when the grid's spacing grows by half, plus the change when its
+            reach shrinks by a third, in the same shape. Both are errors of the poorer grids; those
+            of the values are smaller. If the projection makes kinks, the last two changes count,
+            times 3.
+        converged: whether the error is within the allowed one; if not, a finer or wider grid
             would be too large.
     """
 
@@ -65,7 +65,7 @@ class Expectations:
 
 
 def require_enumerable(landscape: InteriorProblem, trajectory: Trajectory) -> int:
-    """Raise :class:`InfeasibleError` where :func:`expectations` would; how many outcomes of a step differ.
+    """The number of different outcomes of a step; :class:`InfeasibleError` if :func:`expectations` raises it.
 
     More than 2 identifiable directions, too many outcomes, the design epochs, random starts, a second
     action, and steps or a projection that leave the identifiable directions are infeasible.
@@ -74,8 +74,8 @@ def require_enumerable(landscape: InteriorProblem, trajectory: Trajectory) -> in
 
 
 def effort(outcomes: int, directions: int, functions: int, steps: Collection[int]) -> float:
-    """Roughly how long :func:`expectations` takes, in the unit of a gradient's: on a grid of usual size,
-    for all grids are made of the same outcomes.
+    """The rough time of :func:`expectations`, in the unit for gradients, on a grid of usual size,
+    because all grids use the same outcomes.
     """
     made = _A_CHAIN + _A_STEP * max(steps)
     if max(steps) > 1:
@@ -95,25 +95,25 @@ def expectations(
     relative: float = 1e-5,
     absolute: float = 1e-10,
 ) -> Expectations:
-    """E f(gap_t) of training runs, for functions f of the gap and steps t: exact but for a grid.
+    """E f(gap_t) of training runs, for functions f of the gap and steps t, exact except for the grid.
 
-    And E θₜⱼ, where coordinates j are asked for, and E h(Uᵀ(θₜ - θ*)) for functions h of that.
+    Also E θₜⱼ for requested coordinates j, and E h(Uᵀ(θₜ - θ*)) for functions h of deviations.
 
-    The grid is refined, and widened where no projection bounds it, until the error is at most
+    The grid is refined, and widened if no projection bounds it, until the error is at most
     ``absolute + relative |value|``, or until a larger grid would be infeasible.
 
     Arguments:
-        landscape: the return, with its optimum: J* - J(θ), θ* and U.
+        landscape: the return with its optimum, which gives J* - J(θ), θ* and U.
         trajectory: runs on ``landscape.at(θ)`` for some θ, from one start, with prompts drawn
             independently; its snapshots are not used.
-        functions: each takes gaps (n,) to values (n,).
+        functions: each maps gaps (n,) to values (n,).
         steps: t, 0 to ``trajectory.steps``, in any order.
-        coordinates: numbers j of parameters; their rows are next.
-        of_deviations: each takes Uᵀ(θ - θ*) (n, r) to values (n,); their rows are last.
-        relative, absolute: the error allowed.
+        coordinates: indices j of parameters; their rows come next.
+        of_deviations: each maps Uᵀ(θ - θ*) (n, r) to values (n,); their rows come last.
+        relative, absolute: the allowed error.
 
     Raises:
-        InfeasibleError: see :func:`require_enumerable`; also where the first grid is too large.
+        InfeasibleError: see :func:`require_enumerable`; also if the first grid is too large.
 
     >>> import numpy as np
     >>> from simulations.engines import Constant
@@ -136,7 +136,7 @@ def expectations(
 
     @cache
     def backward(grid: Grid) -> Array:
-        # A projection cuts grids of any reach to one.
+        # A projection cuts grids of every reach to the same one.
         return chain.backward(grid, applied, steps)
 
     def run(reach: float, spacing: float) -> tuple[Grid, Array]:
@@ -144,7 +144,7 @@ def expectations(
         return grid, backward(grid)
 
     if max(steps) <= 1:
-        # The outcomes of one minibatch are listed: no grid is needed.
+        # The outcomes of one minibatch are listed, so no grid is needed.
         values = np.stack([chain.after(step, applied) for step in steps], axis=1)
         return Expectations(values, np.zeros_like(values), True)
     scale = chain.scale(functions)
@@ -155,7 +155,7 @@ def expectations(
     while True:
         grid, fine = run(reach, spacing / _RATIO)
         cut, change = np.abs(coarse - narrow), np.abs(fine - coarse)
-        # Kinks make the error jump from grid to grid: one small change may be luck.
+        # Kinks make the error jump between grids, so one small change may be chance.
         rough = chain.projects(grid)
         order, safety = (1, 3.0) if rough else (6, 1.0)
         before = 0.0 if earlier is None else earlier / _RATIO**order
@@ -165,7 +165,7 @@ def expectations(
         converged = bool(left.max() <= 1) and not (rough and earlier is None)
         hopeless = False
         if rough and earlier is not None:
-            # Refining goes on as it went last; with kinks no faster than the spacing falls.
+            # Assume that the error falls as in the last refinement; with kinks no faster than the spacing.
             pace = np.minimum(change / np.maximum(earlier, 1e-300), 1 / _RATIO)
             least = left * pace ** (log(chain.finer(grid)) / log(_RATIO))
             hopeless = bool((least[left > 1] > _HOPELESS).all())

@@ -1,4 +1,4 @@
-"""The reference engine of trajectories: plain NumPy over replications, written to be read."""
+"""The reference engine of trajectories: readable plain NumPy over replications."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CHUNK_BYTES = 16_000_000
 
 
 def _sum(array: Array) -> Array:
-    """The sum over the last axis from left to right, so that it is one number on every machine."""
+    """The sum over the last axis from left to right, so that it is the same number on every machine."""
     return array.cumsum(axis=-1)[..., -1]
 
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
-    """θ at the snapshots: a minibatch for all replications, the estimators, a step; (R, S, d)."""
+    """θ at the snapshots, (R, S, d); each step draws minibatches for all replications together."""
     problem = trajectory.problem
     row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
     parts = []
@@ -77,7 +77,7 @@ def _estimate(
     contexts: Integers,
     theta: Array,
 ) -> Array:
-    """ĝ at the current parameters (R, d) from the minibatch of step t, (R, d)."""
+    """ĝ, (R, d), at the current parameters (R, d), from the minibatch of step t."""
     problem, group = trajectory.problem, trajectory.group_size
     slots = rng.step_slots(t, np.arange(trajectory.batch_size))
     words = rng.words(key, numbers[:, None], slots, 2 * group)

@@ -1,4 +1,4 @@
-"""The region that a training run's parameters are projected on."""
+"""The region on which a training run's parameters are projected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ball:
         """The nearest points of Θ to parameters (..., d)."""
         basis = np.eye(self.d) if self.basis is None else self.basis
         off = theta - self.centre
-        # Sums of products in a fixed order: a matrix product's order depends on its size.
+        # Sums of products use a fixed order, because a matrix product's order depends on its size.
         along = (off[..., :, None] * basis).cumsum(axis=-2)[..., -1, :]
         norm = np.sqrt((along**2).cumsum(axis=-1)[..., -1])
         outside = norm > self.radius

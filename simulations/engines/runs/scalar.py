@@ -1,10 +1,10 @@
-"""The scalar body of trajectories: one run of the meta-algorithm, a thread of a GPU to each.
+"""The scalar body of trajectories: one run of the meta-algorithm per thread of a GPU.
 
-The arithmetic of :mod:`simulations.engines.runs.lanes`, term by term in the same order, for one
-lane alone. A run lives in its thread's own memory, its tables in shared memory.
+It does the arithmetic of :mod:`simulations.engines.runs.lanes`, in the same order of terms, for one
+lane only. A run is in its thread's own memory, and its tables are in shared memory.
 
-What a kernel is made for is a :class:`Shape`: numbers that it is given, with room for the next powers of
-two (:func:`roomy`), or that are built in (:func:`built_in`), which is faster and compiled for each.
+A kernel is compiled for a :class:`Shape`. Its numbers are arguments, with room for the next powers of
+two (:func:`roomy`), or constants (:func:`built_in`), which is faster but compiles for each shape.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E
 
 
 class Shape(NamedTuple):
-    """What a kernel is made for.
+    """The shape for which a kernel is compiled.
 
     Arguments:
         arms, d, contexts, values: K, the parameters, X, and the rewards of an arm.
         group, batch, steps, kept: G, B, T, and the snapshots.
         kind, design: numbered as in :mod:`~ustat_pg.engines.kinds` and
             :mod:`~simulations.engines.runs.lanes.plan`.
-        bent: whether logits bend.
+        bent: whether logits are quadratic in θ.
         rank: the directions in which a ball bounds θ, 0 without one.
         staged: whether tables are copied to shared memory.
     """
@@ -58,13 +58,13 @@ class There(NamedTuple):
     """A trajectory on the device.
 
     Arguments:
-        table: flat, in this order: features (K, d, X), offset (K, X), thresholds of the rewards but the last
-            (M - 1, X, K), rewards (M, X, K), their means (K, X), bends (K, d, X) where there are any.
+        table: flat, in this order: features (K, d, X), offset (K, X), thresholds of rewards except the last
+            (M - 1, X, K), rewards (M, X, K), their means (K, X), bends (K, d, X) if there are any.
         contexts: thresholds of ρ.
         constant: the number that PROMPT_ONLY subtracts.
         by_count: the advantages of failures, then of successes, by the number of successes.
-        rates, snapshots: those of the trajectory.
-        centre, basis, radius: of a ball.
+        rates, snapshots: rates and snapshots of the trajectory.
+        centre, basis, radius: centre, basis and radius of a ball.
     """
 
     table: Any
@@ -79,13 +79,13 @@ class There(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A run's own memory: what is read before it is written is the order of an epoch's prompts.
+    """A run's own memory. Only the order of an epoch's prompts needs a value at the start.
 
     Arguments:
         theta, total, centre: θ, the sum of the step, and f̄.
         weights, ends: exp(logit - max) and its sums up to each arm.
-        arms, rewards: of a group, rewards then advantages.
-        order: of an epoch's prompts.
+        arms, rewards: those of a group; rewards are later replaced by advantages.
+        order: the order of an epoch's prompts.
         along: a projection's coordinates.
     """
 
@@ -115,7 +115,7 @@ def series(r):
     p = p * r + 4.1666666666666664e-02
     p = p * r + 1.6666666666666666e-01
     p = p * r + 0.5
-    # 1 + (r + r² p): the large term last, for its rounding is the result's.
+    # 1 + (r + r² p): add the large term last, because its rounding is that of the result.
     return 1.0 + (r + r * r * p)
 
 
@@ -123,7 +123,7 @@ def series(r):
 def exponential(x):
     """eˣ for x <= 0 to two units in the last place; 0 below -708.
 
-    x = n ln 2 + r with |r| <= ½ ln 2. No float is made of its bits, which numba does not compile
+    x = n ln 2 + r with |r| <= ½ ln 2. The code builds no float from bits, because numba cannot compile that
     for a device.
     """
     y = x if x > LEAST_EXPONENT else LEAST_EXPONENT
@@ -132,7 +132,7 @@ def exponential(x):
     return ldexp(e, n) if x >= LEAST_EXPONENT else 0.0
 
 
-# Where tables begin.
+# The places where tables begin.
 
 
 @device_function
@@ -162,7 +162,7 @@ def bends_at(n):
 
 @device_function
 def feature(n, table, theta, x, k, j):
-    """φ(x, k)ⱼ, less ψ(x, k)ⱼ θⱼ where logits bend."""
+    """φ(x, k)ⱼ, minus ψ(x, k)ⱼ θⱼ if logits bend."""
     at = (k * n.d + j) * n.contexts + x
     if n.bent:
         return table[index(at)] - table[index(bends_at(n) + at)] * theta[index(j)]
@@ -171,7 +171,7 @@ def feature(n, table, theta, x, k, j):
 
 @device_function
 def choose_prompt(n, word, place, t, order):
-    """The context of a prompt by its place in the run."""
+    """The context of the prompt at a place in the run."""
     if n.design == IID:
         low, high = 0, n.contexts - 1
         while low < high:
@@ -194,7 +194,7 @@ def choose_prompt(n, word, place, t, order):
 
 @device_function
 def softmax(n, table, x, room):
-    """exp(logit - max) and its sums up to each arm; their whole."""
+    """exp(logit - max) and its cumulative sums over the arms; returns the total."""
     most = 0.0
     for k in range(n.arms):
         logit = table[index(offsets_at(n) + k * n.contexts + x)]
@@ -229,7 +229,7 @@ def draw_group(n, low, high, slot, key, table, x, whole, room):
             if i < n.group:
                 level = np.float64(w2 if second else w0) * UNIT * whole
                 word = np.float64(w3 if second else w1)
-                # Sums never fall: those that a level reaches are the first ones.
+                # Sums never decrease, so the sums below a level are the first ones.
                 k = 0
                 for m in range(n.arms - 1):
                     k += 1 if level >= room.ends[index(m)] else 0
@@ -264,7 +264,7 @@ def value_of(n, table, x, whole, weights):
 
 @device_function
 def find_advantages(n, baseline, by_count, rewards):
-    """Advantages in place of rewards."""
+    """Replace rewards by advantages."""
     if n.kind in (PROMPT_ONLY, VALUE):
         for i in range(n.group):
             rewards[index(i)] -= baseline
@@ -287,7 +287,7 @@ def find_advantages(n, baseline, by_count, rewards):
 
 @device_function
 def project(n, t, theta, along):
-    """θ to the nearest point of Θ."""
+    """Move θ to the nearest point of Θ."""
     square = 0.0
     for v in range(n.rank):
         s = 0.0
@@ -316,13 +316,13 @@ def step_total(n, table, x, room):
         s = room.total[index(j)]
         for g in range(n.group):
             s += room.rewards[index(g)] * feature(n, table, room.theta, x, room.arms[index(g)], j)
-        # The advantages of grpo and the group mean sum to 0, and f̄ drops out.
+        # The advantages of grpo and the group mean sum to 0, so f̄ cancels.
         room.total[index(j)] = s if sure else s - whole * room.centre[index(j)]
 
 
 @device_function
 def path(n, rep, i, key, t, table, room, begin, out):
-    """Run ``rep`` from column i of θ₀ (d, n): column i of θ at the snapshots, (S, d, n)."""
+    """Run ``rep`` from column i of θ₀ (d, n); it fills column i of θ at the snapshots, (S, d, n)."""
     low, high = np.uint32(rep & 0xFFFFFFFF), np.uint32((rep >> 32) & 0xFFFFFFFF)
     for j in range(n.d):
         room.theta[index(j)] = begin[j, i]
@@ -366,7 +366,7 @@ def path(n, rep, i, key, t, table, room, begin, out):
 def _kernel(
     fixed: Shape, is_fixed: bool, arms: int, d: int, group: int, order: int, rank: int
 ) -> Any:
-    """A kernel with so much room, of a shape that is fixed, or given to it first."""
+    """A kernel with this room, for a fixed shape or with the shape as its first argument."""
 
     @cuda.jit
     def kernel(given, first, count, key, t, begin, out):
@@ -398,7 +398,7 @@ def _kernel(
 
 @lru_cache(maxsize=64)
 def roomy(arms: int, d: int, group: int, order: int, rank: int) -> Any:
-    """A kernel with so much room, whose shape is its first argument."""
+    """A kernel with this room, which takes its shape as the first argument."""
     return _kernel(Shape(*(0,) * len(Shape._fields)), False, arms, d, group, order, rank)
 
 

@@ -1,7 +1,7 @@
 """Quintic splines in one and two variables, and one step of a chain back through them.
 
-The expectation of a chain's next value is a spline's at each place that the chain may move to. The
-splines are not-a-knot in ξ, y = a sinh ξ; outside the grid a value counts as that at its edge.
+The expectation of a chain's next value evaluates a spline at each place that the chain may reach. The
+splines are not-a-knot in ξ, y = a sinh ξ; outside the grid, the value is that at its edge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ustat_pg.execution.compiled import body
 from ustat_pg.validation import Array
 
 _WIDTH = 6
-"""Bands of the spline's equations on either side of the diagonal."""
+"""The number of bands on each side of the diagonal in the spline's equations."""
 _12TH, _24TH, _120TH = 1 / 12, 1 / 24, 1 / 120
 
 
@@ -41,7 +41,7 @@ def coefficients(values: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def _factors(count: int) -> tuple[Array, Array]:
-    """The spline's equations for this number of values, as LAPACK factors them, and its pivots."""
+    """LAPACK's factors of the spline's equations for this number of values, and the pivots."""
 
     def equations() -> Iterator[tuple[int, int, tuple[int, ...] | Array]]:
         smooth = (1, -6, 15, -20, 15, -6, 1)
@@ -51,7 +51,7 @@ def _factors(count: int) -> tuple[Array, Array]:
         for node in range(count):
             yield node + 2, node, np.array([1, 26, 66, 26, 1]) / 120
 
-    # The first rows are room for what the factors fill in.
+    # The first rows are space for new entries of the factors.
     bands = np.zeros((3 * _WIDTH + 1, count + 4))
     for row, first, entries in equations():
         for column, entry in enumerate(entries, start=first):
@@ -77,7 +77,7 @@ def _weights(t):
 
 @body
 def _project(y, frame, shift, radius, z):
-    """P(y), in place; z is scratch."""
+    """Project y in place: P(y); z is scratch."""
     length = 0.0
     for q in range(len(frame)):
         z[q] = shift[q]
@@ -94,9 +94,9 @@ def _project(y, frame, shift, radius, z):
 
 @body(inline=True)
 def _place(y, scale, spacing, first, count):
-    """Where y lies on an axis, 0 to count - 1; points outside count as the nearest inside."""
+    """The position of y on an axis, 0 to count - 1; points outside count as the nearest inside."""
     v = abs(y / scale)
-    # asinh written out: a place needs full absolute precision only, at a quarter of the time.
+    # This computes asinh directly: it needs only absolute precision, and takes a quarter of the time.
     x = copysign(log(v + sqrt(v * v + 1.0)), y) / spacing - first
     return min(max(x, 0.0), count - 1.0)
 
@@ -105,9 +105,9 @@ def _place(y, scale, spacing, first, count):
 def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
     """One step back: out (W, M) is E u(P(y + rate ĝ)) of splines with coefficients (W, n + 4).
 
-    ``axes`` are a of each, the spacing of ξ, the first place and the number of points of each;
-    ``projection`` is what ``_project`` takes. Who does not move is not projected: no run is
-    outside, and there u would have a kink just where a projection leaves its runs.
+    ``axes`` contains a of each axis, the spacing of ξ, the first place and the number of points of each;
+    ``projection`` is the argument of ``_project``. A run that does not move is not projected: no run is
+    outside, and a projection would give u a kink at the points where it puts its runs.
     """
     scale, spacing, first, shape = axes
     frame, shift, radius = projection
@@ -121,7 +121,7 @@ def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
             if len(frame) and move[m, k, 0] != 0.0:
                 _project(at, frame, shift, radius, z)
             x = _place(at[0], scale[0], spacing, first[0], count)
-            # At least 0 already, but then the compiler knows that the index is not negative.
+            # The value is already at least 0, but this tells the compiler that the index is not negative.
             i = max(min(int(x), count - 2), 0)
             w = _weights(x - i)
             for c in range(width):

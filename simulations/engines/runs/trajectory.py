@@ -1,17 +1,17 @@
-"""Trajectories: the quantities of the meta-algorithm's independent runs, and how they are drawn.
+"""Trajectories: independent runs of the meta-algorithm, and the addresses of their draws.
 
 A run starts at θ₀ and takes T steps of
 
     θₜ = P(θₜ₋₁ + ηₜ ĝₜ),   t = 1, …, T,
 
-ĝₜ from B prompts with G outputs each at the policy π_θ with θ = θₜ₋₁, P the projection on Θ if one
-is asked. The policy is a softmax, its logits linear in θ or bent,
+ĝₜ from B prompts with G outputs each at the policy π_θ with θ = θₜ₋₁, where P is the projection on Θ if one
+is given. The policy is a softmax with logits that are linear in θ or bent,
 
     logit(x, k) = ⟨φ(x, k), θ⟩ + offset(x, k) - ½ Σⱼ ψ(x, k)ⱼ θⱼ²,
 
-whose scores are those of the features φ(x, k) - ψ(x, k) θ.
+with the scores of the features φ(x, k) - ψ(x, k) θ.
 
-Draws are addressed, see :mod:`ustat_pg.sampling.rng`, by the key of (seed, :attr:`Trajectory.name`) and:
+The address of a draw (see :mod:`ustat_pg.sampling.rng`) has the key of (seed, :attr:`Trajectory.name`) and:
 
 - prompts: slot CONTEXT_SLOT, word n chooses prompt n = (t - 1) B + b of the whole run;
 - outputs of prompt b at step t: slot ``step_slots(t, b)``, where words 2i and 2i + 1 choose arm
@@ -20,7 +20,7 @@ Draws are addressed, see :mod:`ustat_pg.sampling.rng`, by the key of (seed, :att
 
 With eₖ = exp(logitₖ - max) and Cₖ = e₁ + … + eₖ, a word w chooses the first arm k with
 w 2⁻³² C_K < Cₖ, in float64. Rewards and prompts are chosen by thresholds, made once on the host.
-Estimator, schedule, start and projection are not in the address: runs that differ in them share
+Estimator, schedule, start and projection are not in the address, so runs that differ in them share
 their draws.
 """
 
@@ -46,7 +46,7 @@ from .regions import Ball
 from .schedules import Schedule
 
 TRAJECTORY_DESIGNS = ("iid", "epochs")
-"""Prompts drawn independently from ρ; all prompts in a new random order again and again."""
+"""Prompts drawn independently from ρ; epochs, each with all prompts in a new random order."""
 
 TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
 
@@ -56,19 +56,19 @@ class Trajectory:
     """Independent runs of the meta-algorithm on one problem.
 
     Arguments:
-        problem: its policy is an ArmLinearSoftmax. Scores of one that bends grow with
+        problem: its policy is an ArmLinearSoftmax. Scores of a bent one grow with
             θ: without a projection a large rate may send a run to infinity.
         group_size: G >= 1; 2 for grpo and norm-weighted.
         steps: T, 1 to 2²⁰.
         schedule: the rates η₁ to η_T.
-        estimator: one that the library knows by name; V and b* are those of the current θ.
+        estimator: a name that the library knows; V and b* are those of the current θ.
         batch_size: B, 1 to 2¹⁰.
-        design: iid, or epochs: each epoch takes all X prompts in a new random order, B a step; B
+        design: iid, or epochs: each epoch takes all X prompts in a new random order, B per step; B
             divides X, and the prompts are equally likely.
-        start: θ₀, (d,); the policy's own parameters unless given.
+        start: θ₀, (d,); by default the policy's own parameters.
         start_scale: standard deviation of a normal spread of θ₀ around ``start``, a number or (d,).
-        projection: Θ, on which every θ, the start too, is projected.
-        snapshots: steps at which θ is kept, increasing, 0 the start; the last unless given.
+        projection: Θ, on which every θ is projected, including the start.
+        snapshots: increasing steps at which θ is stored; 0 is the start; by default only the last.
     """
 
     problem: SoftmaxBandit
@@ -105,7 +105,7 @@ class Trajectory:
         d = self.problem.d
         start = self.problem.policy.theta if self.start is None else self.start
         start = finite_array("start", start, 1)
-        # Compiled code reads both without looking at their length.
+        # Compiled code reads both without a check of their length.
         if len(start) != d or (self.projection is not None and self.projection.d != d):
             raise InputError(f"the problem has {d} parameters: start and projection need as many")
         scale = np.broadcast_to(np.asarray(self.start_scale, dtype=np.float64), d)
@@ -122,7 +122,7 @@ class Trajectory:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """Everything that defines it, in plain data, as a store's key reads it."""
+        """All defining values as plain data, for the key of a store."""
         return {
             "name": self.name,
             "steps": self.steps,
@@ -150,7 +150,7 @@ class Trajectory:
 
     @property
     def offset(self) -> Array:
-        """What the logits hold beside ⟨φ(x, k), θ⟩ and the bends, (X, K)."""
+        """The part of the logits without ⟨φ(x, k), θ⟩ and the bends, (X, K)."""
         offset = self.policy.offset
         return np.zeros(self.policy.features.shape[:2]) if offset is None else offset
 
@@ -158,7 +158,7 @@ class Trajectory:
 def starts(trajectory: Trajectory, block: Replications) -> Array:
     """θ₀ of the replications, projected, (R, d).
 
-    Coordinate j is startⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), w word j of the start's slot.
+    Coordinate j is startⱼ + scaleⱼ Φ⁻¹((w + ½) 2⁻³²), where w is word j of the start's slot.
     """
     centre, scale = np.asarray(trajectory.start), np.asarray(trajectory.start_scale)
     theta = np.tile(centre, (block.count, 1))

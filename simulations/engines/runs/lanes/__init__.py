@@ -1,21 +1,21 @@
-"""The compiled body of trajectories: LANES replications side by side, one to a vector lane.
+"""The compiled body of trajectories: LANES replications in parallel, one per vector lane.
 
-Arrays are flat, with LANES numbers to a row, and their shapes below are those of rows: a loop over
-lanes is then one of vector instructions. No lane's arithmetic reads another's, so a replication's
-path is the same bits in any company.
+Arrays are flat, with LANES numbers per row, and shapes below count rows. A loop over
+lanes then uses vector instructions. No lane reads another lane's numbers, so a replication's
+path has the same bits whatever the other lanes are.
 
-A group is read from how often each of its outcomes (arm k, value m) occurred. With c such counts,
+A group is read as the counts of its outcomes (arm k, value m). With c these counts,
 A the advantages of a lane's outcomes and pₖ = Σₘ cₖₘ Aₖₘ, a group's sum is
 
     Σᵢ Aᵢ sᵢ = Σₖ (pₖ - πₖ Σⱼ pⱼ) fₖ,
 
-so that what follows the draws costs as much for a large group as for a small one. The part with π
+so the work after the draws is the same for a large group as for a small one. The part with π
 is 0 for grpo and the group mean.
 
-Where φ(x, k) = a(x) + gₖ δ(x), as in every location policy, logits need the one number h = ⟨δ, θ⟩ of
-each lane, and the sum is δ(x) Σₖ (pₖ - …) gₖ. Where gₖ are equally spaced besides, weights are cₖ ρᵏ
-with ρ = exp(h): one exponential for all arms.
+Where φ(x, k) = a(x) + gₖ δ(x), as in every location policy, logits need only h = ⟨δ, θ⟩ of
+each lane, and the sum is δ(x) Σₖ (pₖ - …) gₖ. If the gₖ are also equally spaced, weights are cₖ ρᵏ
+with ρ = exp(h), so one exponential serves all arms.
 
-The exponential is written out because a call to the C library's would keep the loop from becoming
-vectors.
+The code computes the exponential itself, because a call to the C library would prevent
+vectorisation.
 """

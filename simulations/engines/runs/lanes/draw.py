@@ -1,4 +1,4 @@
-"""What is drawn: prompts, and the outputs of a group, one by one or counted."""
+"""Draws: prompts, and the outputs of a group, one by one or counted."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ustat_pg.execution.compiled import body
 from .plan import BITS_OF_ONE, FEW_CONTEXTS, LANES, row_at
 
 LEVEL, LEVEL_2, EDGE, EDGE_2 = (row * LANES for row in range(4))
-"""Rows of ``levels``: where two outputs fall among the sums, and the edges of their rewards.
+"""Rows of ``levels``: the positions of two outputs among the sums, and the edges of their rewards.
 
-They lie in one array, so that no loop asks whether two overlap.
+They lie in one array, so that no loop checks whether two overlap.
 """
 
 ONE, TWO = np.uint64(1), np.uint64(2)
 
 COMPARED_CONTEXTS = 16
-"""The most contexts that are searched by comparison with all of them."""
+"""The most contexts for which the search compares with all of them."""
 
 
 @body
@@ -51,7 +51,7 @@ def fill_uniforms(first, slot, block, key, out):
 
 @body(apart=True)
 def choose(words, ends, xs):
-    """The contexts that words choose."""
+    """The contexts chosen by words."""
     total = len(ends)
     if total <= COMPARED_CONTEXTS:
         xs[:] = 0
@@ -73,7 +73,7 @@ def choose(words, ends, xs):
 
 @body(apart=True)
 def shuffle(words, place, order, xs):
-    """Place ``place`` of each lane's epoch; ``order`` (X, LANES) is shuffled up to it."""
+    """Shuffle ``order`` (X, LANES) up to place ``place`` of each lane's epoch, and read that place."""
     total = len(order)
     if place == 0:
         for x in range(total):
@@ -85,7 +85,7 @@ def shuffle(words, place, order, xs):
 
 @body(apart=True)
 def load(table, varies, contexts, xs, out):
-    """The rows that differ from context to context, of each lane's own, (rows,)."""
+    """The rows that depend on the context, for each lane's own context, (rows,)."""
     for row in range(len(table)):
         if not varies[row]:
             continue
@@ -107,7 +107,7 @@ def load(table, varies, contexts, xs, out):
 
 @body(apart=True)
 def _levels(used, arms, uniforms, ends, levels):
-    """Where two outputs of each lane fall among the sums; -1, below all of them, for one not used."""
+    """The positions of two outputs of each lane among the sums; -1, below all, for an unused one."""
     last = row_at(arms - 1)
     for lane in range(LANES):
         levels[LEVEL + lane] = (uniforms[lane] - 1.0) * ends[last + lane]
@@ -118,7 +118,7 @@ def _levels(used, arms, uniforms, ends, levels):
 
 @body(apart=True)
 def _tally(arms, to, ends, counts, levels):
-    """The two outputs added to the counts of arms from each on."""
+    """Add the two outputs to the counts; entry k counts arms from k on."""
     for k in range(arms - 1):
         row, arm = row_at(k), row_at(to + k + 1)
         for lane in range(LANES):
@@ -130,9 +130,9 @@ def _tally(arms, to, ends, counts, levels):
 
 @body(apart=True)
 def count(used, arms, values, uniforms, ends, law, counts, levels):
-    """One or two outputs of each lane, added to ``counts`` (M K,).
+    """Add one or two outputs of each lane to ``counts`` (M K,).
 
-    Entry m K + k of them is how many outputs have an arm from k on and a value from m on.
+    Entry m K + k is the number of outputs with an arm >= k and a value index >= m.
     """
     _levels(used, arms, uniforms, ends, levels)
     _tally(arms, 0, ends, counts, levels)
@@ -213,7 +213,7 @@ def draw_one(i, arms, plain, uniforms, ends, law, rewards, xs, at, reward, level
 
 @body(apart=True)
 def by_outcome(arms, values, group, counts):
-    """Counts of arms and values from each on to counts of each, in place, (M K,)."""
+    """Convert these cumulative counts of arms and values to simple counts, in place, (M K,)."""
     for lane in range(LANES):
         counts[lane] = group
     for m in range(values):

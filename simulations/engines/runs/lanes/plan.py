@@ -1,4 +1,4 @@
-"""What the lanes read: a trajectory as numbers and tables, and how rows of lanes lie in an array."""
+"""The input of the lanes: a trajectory as numbers and tables, and the layout of rows of lanes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ustat_pg.execution.compiled import body
 IID, EPOCHS = 0, 1
 FREE, BALL = 0, 1
 FULL, BENT, SHARED, SPACED = range(4)
-"""Features of each context and arm; those less ψθ; gₖ δ(x); and with gₖ = k."""
+"""Forms of features: any for each context and arm; these minus ψθ; gₖ δ(x); and gₖ δ(x) with gₖ = k."""
 
 LANES = 128
 FEW_CONTEXTS = 4
@@ -22,7 +22,7 @@ FEW_CONTEXTS = 4
 
 UNIT = 2.0**-32
 FAR = 300.0
-"""Logits of equally spaced arms that lie further apart are not made of powers, which might overflow."""
+"""The largest spread of logits of equally spaced arms for which powers are used; larger might overflow."""
 
 BITS_OF_ONE = np.int64(0x3FF0000000000000)
 
@@ -33,9 +33,9 @@ class Plan(NamedTuple):
     Arguments:
         contexts: thresholds of ρ, (X,).
         features: φ(x, k), (K, d, X); offset: (K, X).
-        law: thresholds of the rewards but the last, (M - 1, X K): column x K + k; rewards: (M, X K).
+        law: thresholds of the rewards except the last, (M - 1, X K): column x K + k; rewards: (M, X K).
         mean_rewards: E[z | x, k], (K, X).
-        kind: kind of baseline; constant: number that PROMPT_ONLY subtracts; by_count: advantages of a
+        kind: the kind of baseline; constant: the number that PROMPT_ONLY subtracts; by_count: advantages of a
             failure and of a success by the number of successes, (2, G+1), for BY_COUNT.
         design: IID or EPOCHS.
         rates: (T,); snapshots: (S,).
@@ -61,16 +61,16 @@ class Plan(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the lanes read of a lane's context: a table with a row for each number.
+    """The table of contexts for the lanes, with a row for each number.
 
     Arguments:
-        table: (rows, X), X filled up to FEW_CONTEXTS at least. In this order: features (K e),
+        table: (rows, X), with X padded to at least FEW_CONTEXTS. In this order: features (K e),
             offset (K), for SPACED e to its power less the greatest; 1 + 2⁻³² law ((M - 1) K), values
             of rewards (M K), their means (K), and δ (d) or bends (K d) where the form has them.
         varies: whether a row's entries differ and are read, (rows,).
         form: FULL, BENT, SHARED or SPACED.
         width: e, the number of features: d, or 1 for those that are shared.
-        counted: whether outcomes are counted, which is for few; else outputs are kept one by one.
+        counted: whether outcomes are counted, if they are few; if not, outputs are kept one by one.
         plain: whether all arms' rewards have the same values.
         edges: 1 + 2⁻³² law, (M - 1, X K); offset: o(x, k) itself, (K, X).
     """
@@ -87,11 +87,11 @@ class Rows(NamedTuple):
 
 @body(inline=True)
 def row_at(number):
-    """Where a row begins. The mask tells the compiler that it is not negative."""
+    """The place where a row begins. The mask tells the compiler that it is not negative."""
     return (number * LANES) & MASK
 
 
 @body(apart=True)
 def empty_rows(rows):
-    """Rows that begin where a cache line does."""
+    """Rows that begin at the start of a cache line."""
     return empty_lines(rows * LANES)

@@ -1,4 +1,4 @@
-"""What a group adds to each arm: its baselines and advantages, summed over the outputs of an arm."""
+"""The contribution of a group to each arm: advantages, summed over the outputs of an arm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ustat_pg.execution.compiled import body, fma
 from .plan import LANES, row_at
 
 BASE, SLOPE, SHIFT = (row * LANES for row in range(3))
-"""Rows of ``terms``, that advantages are made of; in one array, so no loop checks whether two overlap."""
+"""Rows of ``terms``, which give the advantages; one array, so that no loop checks for overlap."""
 
 
 @body(apart=True)
 def find_total(counted, counts, values, terms):
-    """Σ z of each lane's group, to SHIFT: of all outcomes, or of all outputs."""
+    """Write Σ z of each lane's group to SHIFT, from all outcomes or from all outputs."""
     for lane in range(LANES):
         terms[SHIFT + lane] = 0.0
     for n in range(len(values) // LANES):
@@ -32,7 +32,7 @@ def find_total(counted, counts, values, terms):
 
 @body(apart=True)
 def find_value(arms, means, weights, total, terms):
-    """V(x) of each lane, to BASE."""
+    """Write V(x) of each lane to BASE."""
     for lane in range(LANES):
         terms[BASE + lane] = 0.0
     for k in range(arms):
@@ -45,7 +45,7 @@ def find_value(arms, means, weights, total, terms):
 
 @body(apart=True)
 def find_linear(kind, constant, by_count, group, terms):
-    """Advantages as BASE + SLOPE z; V comes in BASE, Σ z in SHIFT."""
+    """Set BASE and SLOPE so that advantages are BASE + SLOPE z; V is in BASE and Σ z in SHIFT before."""
     if kind in (VALUE, PROMPT_ONLY):
         for lane in range(LANES):
             terms[BASE + lane] = -constant if kind == PROMPT_ONLY else -terms[BASE + lane]
@@ -92,7 +92,7 @@ def push_drawn(group, at, rewards, terms, out):
 
 @body(apart=True)
 def push_spaced(group, at, rewards, terms, out):
-    """Σᵢ Aᵢ kᵢ of the outputs, (1,), with A = BASE + SLOPE z: what they add where features are k δ(x)."""
+    """Σᵢ Aᵢ kᵢ of the outputs, (1,), with A = BASE + SLOPE z: their contribution if features are k δ(x)."""
     for lane in range(LANES):
         out[lane] = 0.0
     for i in range(group):
@@ -104,7 +104,7 @@ def push_spaced(group, at, rewards, terms, out):
 
 @body(apart=True)
 def subtract_centre(arms, weights, total, push, whole):
-    """pₖ - πₖ Σⱼ pⱼ in place of pₖ, (K,)."""
+    """Replace pₖ by pₖ - πₖ Σⱼ pⱼ, (K,)."""
     for lane in range(LANES):
         whole[lane] = 0.0
     for k in range(arms):

@@ -1,4 +1,4 @@
-"""The probabilities of a policy: logits, their exponentials, and the sums that draws are held against."""
+"""The probabilities of a policy: logits, their exponentials, and the sums that are compared with draws."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ustat_pg.execution.compiled import body, fma
 from .plan import BITS_OF_ONE, FAR, LANES, row_at
 
 LEAST_EXPONENT = -708.0
-"""Below it the exponential is 0."""
+"""The exponent below which the exponential is 0."""
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """ln 2 in two parts; the first has trailing zeros, so that its small multiples are exact."""
 
 ROUNDS = 1.5 * 2.0**52
-"""A number this large is whole: what is added to it is rounded into its last bits."""
+"""A number so large that it is whole; a number added to it is rounded into its last bits."""
 
 
 @body(inline=True)
 def power(y):
     """eʸ for |y| <= 708.
 
-    y = n ln 2 + r with |r| <= ½ ln 2, and 2ⁿ is made of its bits; eʳ is a polynomial that
-    interpolates it at Chebyshev's places, off by less than 2e-17.
+    y = n ln 2 + r with |r| <= ½ ln 2, and 2ⁿ is built from its bits; eʳ is a polynomial that
+    interpolates it at Chebyshev points, with an error below 2e-17.
     """
     whole = fma(y, LOG2_E, ROUNDS)
     n = whole - ROUNDS
@@ -37,7 +37,7 @@ def power(y):
     p = fma(p, r, 4.166666666662413e-02)
     p = fma(p, r, 1.6666666666666669e-01)
     p = fma(p, r, 0.5000000000000001)
-    # 1 + (r + r² p): the large term last, for its rounding is the result's.
+    # 1 + (r + r² p): add the large term last, because its rounding is that of the result.
     e = 1.0 + fma(r * r, p, r)
     scale = np.int64((np.float64(whole).view(np.int64) << np.int64(52)) + BITS_OF_ONE).view(
         np.float64
@@ -78,7 +78,7 @@ def find_logits(arms, e, features, offset, along, out):
 
 @body(apart=True)
 def bend(arms, d, features, bends, theta, logits, bent):
-    """½ Σⱼ ψⱼ θⱼ² off the logits (K,), and the features φ - ψθ, (K d,)."""
+    """Subtract ½ Σⱼ ψⱼ θⱼ² from the logits (K,), and fill the features φ - ψθ, (K d,)."""
     for k in range(arms):
         for j in range(d):
             to, row, by = row_at(k), row_at(k * d + j), row_at(j)
@@ -91,7 +91,7 @@ def bend(arms, d, features, bends, theta, logits, bent):
 
 @body(apart=True)
 def exponentiate(arms, weights, greatest):
-    """Logits to exp(logit - max), in place, (K,)."""
+    """Replace logits by exp(logit - max), in place, (K,)."""
     for lane in range(LANES):
         greatest[lane] = weights[lane]
     for k in range(1, arms):
@@ -107,13 +107,13 @@ def exponentiate(arms, weights, greatest):
 
 @body(apart=True)
 def find_powers(arms, offset, xs, shares, along, weights, ratio, raised):
-    """Weights cₖ ρᵏ of equally spaced arms, (K,), by one exponential where none overflows."""
+    """Weights cₖ ρᵏ of equally spaced arms, (K,), from one exponential if nothing overflows."""
     limit = FAR / max(arms - 1, 1)
     far = np.int64(0)
     for lane in range(LANES):
         near = abs(along[lane]) <= limit
         far += np.int64(0 if near else 1)
-        # ρ and its powers.
+        # This computes ρ and its powers.
         ratio[lane] = power(along[lane] if near else 0.0)
         raised[lane] = 1.0
     for k in range(arms):
@@ -136,7 +136,7 @@ def find_powers(arms, offset, xs, shares, along, weights, ratio, raised):
 
 @body(apart=True)
 def find_sums(arms, weights, ends):
-    """The sums of weights up to each arm, (K,)."""
+    """The cumulative sums of weights over the arms, (K,)."""
     for lane in range(LANES):
         ends[lane] = weights[lane]
     for k in range(arms - 1):

@@ -16,7 +16,7 @@ from .plan import BENT, EPOCHS, FREE, IID, LANES, SHARED, SPACED, empty_rows, ro
 
 @body(apart=True)
 def _add(arms, e, features, push, out):
-    """Σₖ pₖ fₖ added to (e,)."""
+    """Add Σₖ pₖ fₖ to (e,)."""
     for j in range(e):
         to = row_at(j)
         for k in range(arms):
@@ -27,7 +27,7 @@ def _add(arms, e, features, push, out):
 
 @body(apart=True)
 def _spread(d, ways, along, out):
-    """A multiple of δ added to (d,)."""
+    """Add a multiple of δ to (d,)."""
     for j in range(d):
         row = row_at(j)
         for lane in range(LANES):
@@ -36,7 +36,7 @@ def _spread(d, ways, along, out):
 
 @body(apart=True)
 def _project(plan, theta, along):
-    """θ of each lane to the nearest point of Θ, (d,)."""
+    """Move θ of each lane, (d,), to the nearest point of Θ."""
     d = len(theta) // LANES
     r = plan.basis.shape[1]
     for lane in range(LANES):
@@ -59,8 +59,8 @@ def _project(plan, theta, along):
 
 @body
 def run(first, key, group, batch, plan, rows, begin, out):
-    """Replications ``first`` onwards from θ₀ (R, d): θ at the snapshots, (R, S, d)."""
-    # Taken out once: a tuple of arrays handed on costs as much as many lanes' arithmetic.
+    """Run replications ``first`` onwards from θ₀ (R, d) and fill θ at the snapshots, (R, S, d)."""
+    # Unpacked once, because passing a tuple of arrays costs as much as the arithmetic of many lanes.
     kind, constant, by_count = plan.kind, plan.constant, plan.by_count
     chances, rates, design, free = plan.contexts, plan.rates, plan.design, plan.theta_set == FREE
     table, varies, form, offset, e = rows.table, rows.varies, rows.form, rows.offset, rows.width
@@ -82,10 +82,10 @@ def run(first, key, group, batch, plan, rows, begin, out):
         gradient_row[rows_at[2] : rows_at[3]],
     )
     values, means = gradient_row[rows_at[3] : rows_at[4]], gradient_row[rows_at[4] : rows_at[5]]
-    # δ of shared features; ψ of bent ones.
+    # This is δ for shared features and ψ for bent ones.
     ways = gradient_row[rows_at[5] :]
     shared, bent, sure = form in (SHARED, SPACED), form == BENT, kind in (GRPO, GROUP_MEAN)
-    # What a group adds is known from its outputs alone: no sum over arms.
+    # The outputs alone determine a group's part, so no sum over arms is needed.
     spaced = form == SPACED and sure and not rows.counted
     curved = empty_rows(arms * d) if bent else features
     weights, ends, pushed = empty_rows(arms), empty_rows(arms), empty_rows(arms)

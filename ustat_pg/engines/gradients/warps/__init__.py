@@ -1,4 +1,4 @@
-"""The warps of the cuda engine: a replication to a few lanes of a warp, its sums added up on the device."""
+"""The warps of the cuda engine: a few lanes of a warp per replication, with sums on the device."""
 
 from .kernels import built_in, kernel
 from .shapes import KEPT, NORM, Asked, Shape, There

@@ -39,7 +39,7 @@ from .shapes import (
 
 @device_function
 def search(word, ends, guide, at, first, shift, last):
-    """The outcome that a word chooses, of those from ``first`` on; the last has no threshold."""
+    """The outcome that a word chooses among those from ``first`` on; the last has no threshold."""
     j = np.int64(guide[index(at + (word >> shift))])
     while j < last and word >= ends[index(first + j)]:
         j += 1
@@ -64,7 +64,7 @@ def draw_prompts(n, rep, key, t, at, ints):
                     word, t.context_ends, t.context_guide, 0, 0, n.context_shift, t.last[index(0)]
                 )
     elif at.lane == 0:
-        # The first steps of a shuffle: of the places only those are written down that moved.
+        # These are the first steps of a shuffle; only the places that moved are stored.
         moved = moved_at(n, at)
         for b in range(n.batch):
             word = words_of_32(b // 4, CONTEXT_SLOT, low, high, key)[b % 4]
@@ -82,7 +82,7 @@ def draw_prompts(n, rep, key, t, at, ints):
 
 @device_function
 def draw_group(n, rep, b, x, key, t, draws, at, ints):
-    """A lane's outputs of a prompt's group, written down and counted."""
+    """Store and count a lane's outputs of a prompt's group."""
     low, high = np.uint32(rep & 0xFFFFFFFF), np.uint32((rep >> 32) & 0xFFFFFFFF)
     ends, guide = draws
     places = x << (32 - n.shift)
@@ -105,24 +105,24 @@ def draw_group(n, rep, b, x, key, t, draws, at, ints):
 
 @device_function
 def count_of(n, at, b, o, ints):
-    """How often an outcome was drawn for a prompt."""
+    """The number of draws of an outcome for a prompt."""
     bits = 32 // n.counts
     word = np.int64(ints[index(counts_at(n, at, b) + o // n.counts)])
     return (word >> (o % n.counts * bits)) & ((1 << bits) - 1)
 
 
-# Weights: z/G of P, 1/G of Q, A/G of W.
+# The weights are z/G in P, 1/G in Q and A/G in W.
 
 
 @device_function
 def norm_weighted(n, at, b, x, o, rows, t, ints, reals):
-    """A/G of an outcome of a group, norm-weighted."""
+    """A/G for an outcome of a group, with norm-weighted A."""
     kept, row = kept_at(n, at, b), 4 * (x * n.outcomes + o)
     whole, weighted = reals[index(kept + NORMS)], reals[index(kept + WEIGHTED)]
     norm, z = rows[index(row + NORM)], rows[index(row + REWARD)]
     others, others_weighted = whole - norm, weighted - norm * z
     if not others > MOST_OF_OTHERS * whole:
-        # The own norm dwarfs the others: they are added up, less one of its kind.
+        # The own norm is far larger than the others: add the others, without one of its kind.
         others, others_weighted, own = 0.0, 0.0, True
         for j in range(n.group):
             k = np.int64(ints[index(chosen_at(n, at, b) + j)])
@@ -132,7 +132,7 @@ def norm_weighted(n, at, b, x, o, rows, t, ints, reals):
                 other = 4 * (x * n.outcomes + k)
                 others += rows[index(other + NORM)]
                 others_weighted += rows[index(other + NORM)] * rows[index(other + REWARD)]
-    # 0/0 is a baseline of 0 by definition, which is minus the centre here.
+    # By definition 0/0 is a baseline of 0, which is minus the centre here.
     baseline = -t.prompt[index(3 * x + CENTRE)]
     if others > 0.0:
         baseline = others_weighted / others
@@ -141,7 +141,7 @@ def norm_weighted(n, at, b, x, o, rows, t, ints, reals):
 
 @device_function
 def successes(n, x, whole, t):
-    """The rewards of 1 in a group of rewards 0 and 1, from their sum about the prompt's centre."""
+    """The number of rewards 1 in a group of rewards 0 and 1, from their sum about the prompt's centre."""
     return np.int64(whole + n.group * t.prompt[index(3 * x + CENTRE)] + 0.5)
 
 
@@ -150,7 +150,7 @@ def successes(n, x, whole, t):
 
 @device_function
 def prompt_sums(n, b, x, rows, t, at, ints, reals):
-    """The sums kept of a group, the same in all its peers; its ends along g."""
+    """Compute the sums of a group and store them; all its peers compute the same sums."""
     chosen, first = chosen_at(n, at, b), 4 * x * n.outcomes
     share = 1.0 / n.group
     whole = 0.0
@@ -192,7 +192,7 @@ def prompt_sums(n, b, x, rows, t, at, ints, reals):
 
 @device_function
 def coefficients(n, a, b, x, t, at, reals):
-    """The multiples of P, Q and W in each estimator at a prompt; its peers take some each."""
+    """The coefficients of P, Q and W in each estimator at a prompt; each peer computes some."""
     kept = kept_at(n, at, b)
     whole, scale = reals[index(kept + WHOLE)], reals[index(kept + SCALE)]
     for turn in range(turns(n.estimators, n.peers)):
@@ -222,7 +222,7 @@ def coefficients(n, a, b, x, t, at, reals):
 
 @device_function
 def along(n, b, e, of_p, of_q, of_w, at, reals):
-    """Σ_v coefficient · number of an estimator at a prompt."""
+    """Σ_v coefficient · number, for an estimator at a prompt."""
     place = coefficients_at(n, at, b, e)
     s = reals[index(place)] * of_p + reals[index(place + 1)] * of_q
     return s + reals[index(place + 2)] * of_w if n.vectors == 3 else s
@@ -282,4 +282,4 @@ def linear_parts(n, a, b, x, rows, t, at, ints, reals):
             reals[index(kept + AT_W)], reals[index(kept + WHOLE_W)] = at_w, whole_w
 
 
-# Two prompts, or one twice.
+# For two prompts, or for one prompt twice.

@@ -1,15 +1,15 @@
-"""The warps of the cuda engine: a replication to a few lanes of a warp, its sums added up on the device.
+"""The warps of the cuda engine: a few lanes of a warp per replication, with sums on the device.
 
-A team of lanes takes a replication, some of them, the peers, one of its prompts. Each lane draws four outputs
-at a time, counts them in shared memory and adds up its share; shares are added by shuffles in a fixed
+A team of lanes takes a replication, and its peers share one of the prompts. Each lane draws four outputs
+at a time, counts them in shared memory and sums its share. Shuffles add the shares in a fixed
 order. The quantities follow from inner products of the vectors P, Q and W of
-:mod:`ustat_pg.engines.gradients.scalar`, prompt by prompt; of dense scores from their coordinates.
+:mod:`ustat_pg.engines.gradients.scalar`, for each prompt; for dense scores, from their coordinates.
 
-Team t of thread block b takes the replications (round · blocks + b) · teams + t, and a thread block adds up
-its teams in order. So no result depends on how many thread blocks a device runs at once.
+Team t of thread block b takes the replications (round · blocks + b) · teams + t, and a thread block adds
+its teams in order. So no result depends on the number of thread blocks that run at once.
 
-What a kernel is made for is a :class:`Shape`: numbers that it is given, or that are built in, which
-is faster and compiled anew for each (:func:`built_in`).
+A kernel is compiled for a :class:`Shape`. Its numbers are arguments or constants; constants are
+faster, but each shape needs a new compilation (:func:`built_in`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .shapes import Asked, Place, Shape, chosen_at, counts_at, turns, values_at,
 
 @device_function
 def parts_of(n):
-    """The parts in which a team adds up its quantities."""
+    """The number of parts in which a team sums its quantities."""
     return n.lanes if n.form == DENSE else n.lanes // n.peers
 
 
 @device_function
 def replicate(n, a, rep, key, t, draws, rows, at, ints, reals):
-    """The quantities of one replication, in the first part of its team's values."""
+    """Compute the quantities of one replication in the first part of its team's values."""
     together, parts = n.lanes // n.peers, parts_of(n)
     for turn in range(turns(parts * n.quantities, n.lanes)):
         q = at.lane + turn * n.lanes
@@ -88,7 +88,7 @@ def replicate(n, a, rep, key, t, draws, rows, at, ints, reals):
 
 @device_function
 def body(n, a, first, count, key, t, room, out):
-    """Fill ``out`` (blocks, Q + products): the first values of a thread block, and sums about them."""
+    """Fill ``out`` (blocks, Q + products): the first values of each thread block, and sums about them."""
     reals = cuda.shared.array(0, float64)
     ints = cuda.shared.array(0, uint32)
     if n.roomy:
@@ -105,7 +105,7 @@ def body(n, a, first, count, key, t, room, out):
         lane % n.peers,
         lane // n.peers if n.peers < n.lanes else 0,
     )
-    # The thread block's own: first values and whether they are there, and tables.
+    # The thread block's own data: first values, whether they are set, and tables.
     begun = n.first_integer - 1
     if thread == 0:
         ints[index(begun)] = 0
@@ -127,7 +127,7 @@ def body(n, a, first, count, key, t, room, out):
             i = lane + turn * n.lanes
             if within(i, n.words, n.lanes):
                 ints[index(counts_at(n, at, b) + i)] = 0
-    # Some teams of a warp add up together.
+    # Some teams of a warp share their sums.
     those = n.lanes * n.sharers
     products = n.first_product + thread // those * n.products
     for turn in range(turns(n.products, those)):
@@ -143,7 +143,7 @@ def body(n, a, first, count, key, t, room, out):
         if rep < count:
             replicate(n, a, first + rep, key, t, (ends, guide), rows, at, ints, reals)
         if ints[index(begun)] == 0:
-            # Not asked by the round: the compiler would make the first one twice.
+            # This does not test the round, because the compiler would then duplicate the first one.
             cuda.syncthreads()
             if team == 0:
                 for turn in range(turns(n.quantities, n.lanes)):
@@ -184,7 +184,7 @@ def kernel(n, a, first, count, key, t, room, out):
 
 @lru_cache(maxsize=64)
 def built_in(n: Shape, a: Asked) -> Any:
-    """A kernel of one shape, its numbers built in."""
+    """A kernel of one shape, with its numbers as constants."""
 
     @cuda.jit
     def made(first, count, key, t, room, out):

@@ -1,4 +1,4 @@
-"""Sums of two prompts, and those by coordinates where scores are dense."""
+"""Sums of two prompts, and sums by coordinates if scores are dense."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pi_parts(n, b, x, y, rows, t, at, ints, reals):
 
 @device_function
 def add_products(n, a, b, c, x, y, rows, t, at, ints, reals):
-    """Add to each quantity what two prompts' vectors, or one prompt's own, make of it."""
+    """Add to each quantity the contribution of two prompts' vectors, or of one prompt's own."""
     share = 1.0 / n.group
     pp, pq, qp, qq = 0.0, 0.0, 0.0, 0.0
     pw, qw, wp, wq, ww = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -94,7 +94,7 @@ def add_products(n, a, b, c, x, y, rows, t, at, ints, reals):
                 wq += w * of_q
                 ww += w * of_w
     pp, pq = total(pp, n.peers) * share * share, total(pq, n.peers) * share * share
-    # A prompt's own are alike both ways.
+    # A prompt's products with itself are symmetric.
     qp = total(qp, n.peers) * share * share if b != c else pq
     qq = total(qq, n.peers) * share * share
     if n.vectors == 3:
@@ -172,7 +172,7 @@ def add_products(n, a, b, c, x, y, rows, t, at, ints, reals):
 
 @device_function
 def add_coordinates(n, a, rows, t, at, ints, reals):
-    """The same from the coordinates of dense scores, each lane some of them."""
+    """The same contribution from the coordinates of dense scores; each lane takes some of them."""
     share, values = 1.0 / n.group, values_at(n, at, at.lane)
     sums = values_at(n, at, n.lanes + at.lane)
     for turn in range(turns(n.width, n.lanes)):

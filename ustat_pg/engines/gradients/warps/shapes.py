@@ -1,4 +1,4 @@
-"""The shape that a kernel is compiled for, the tables on the device, and where a team keeps its numbers."""
+"""The shape that a kernel is compiled for, the tables on the device, and the layout of a team's memory."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ CENTRE, PROBS_SQ, FEATURES_SQ = 0, 1, 2
 """The columns of a prompt's row."""
 
 WHOLE, SCALE, NORMS, WEIGHTED, AT_P, AT_Q, AT_W, WHOLE_W = range(8)
-"""The sums kept of a group: Σz; one over its deviation, 0 where all are equal; Σ‖s‖² and Σ‖s‖² z; the
-parts of P, Q and W along π; W's weights together.
+"""The stored sums of a group: Σz; 1 / its deviation, or 0 if all are equal; Σ‖s‖² and Σ‖s‖² z; the
+parts of P, Q and W along π; the sum of W's weights.
 """
 
 KEPT = 8
 MOST_OF_OTHERS = 1e-3
-"""The least share of the other outputs' norms that is found by subtraction."""
+"""The least share of the other outputs' norms that is computed by subtraction."""
 
 
 class Shape(NamedTuple):
     """The shape that a kernel is compiled for.
 
     Arguments:
-        group, batch, contexts, outcomes, arms, width: G, B, X, M, K, and how long features or scores are.
+        group, batch, contexts, outcomes, arms, width: G, B, X, M, K, and the length of features or scores.
         form, design: numbered as in :mod:`~ustat_pg.engines.gradients.scalar`.
-        vectors: 2, or 3 where an estimator is norm-weighted.
-        estimators, quantities, products, directions: how many.
+        vectors: 2, or 3 if an estimator is norm-weighted.
+        estimators, quantities, products, directions: their numbers.
         moving, standardised: whether π enters a norm, and whether an estimator divides by the deviation.
-        peers, lanes, teams: lanes of a prompt and of a replication, replications of a thread block.
+        peers, lanes, teams: lanes per prompt and per replication, and replications per thread block.
         distinct: whether no two outcomes of a prompt have one arm.
         counted: whether outcomes are counted, or compared with each other.
         counts, words: the counts in a word, and the words of a prompt's counts.
-        shift, context_shift: bits of a word that the guide tables leave out.
+        shift, context_shift: the bits of a word that the guide tables ignore.
         draws, rows: whether tables are copied to shared memory.
-        roomy: whether teams' memory is the device's, since too little is shared.
-        sharers: the teams of a warp that have their sums in one place.
-        integers, doubles: a team's in shared memory; in front of them lie the thread block's own.
-        first_product, first_double, first_integer: where sums begin, and the teams' own.
+        roomy: whether teams use global memory, because shared memory is too small.
+        sharers: the number of teams of a warp that share their sums.
+        integers, doubles: a team's numbers in shared memory, after the thread block's own.
+        first_product, first_double, first_integer: the places where sums and the teams' numbers begin.
     """
 
     group: int
@@ -82,16 +82,16 @@ class There(NamedTuple):
     """Tables on the device, all of them flat.
 
     Arguments:
-        context_ends, context_guide: thresholds of ρ and where a search begins.
-        ends, guide: those of each prompt's outcomes.
-        last: the outcome that no threshold ends, of prompts' draw and then of each prompt's.
-        span: the first outcome of each prompt's arm, and the one behind its last.
-        arm: that of each outcome.
+        context_ends, context_guide: thresholds of ρ, and the places where a search begins.
+        ends, guide: thresholds and starts for each prompt's outcomes.
+        last: the outcome without a threshold, first for the draw of prompts, then for each prompt.
+        span: the first outcome of each prompt's arm, and the one after its last.
+        arm: the arm of each outcome.
         row, prompt: the rows of each outcome, and of each prompt.
-        probs, features, dense: π, φ and s of each prompt.
+        probs, features, dense: π, φ and s for each prompt.
         along: ⟨s, u⟩ of each direction and outcome.
-        baselines, by_count: of each estimator, by prompt and by the number of successes.
-        added: what each quantity ends with.
+        baselines, by_count: values of each estimator, by prompt and by the number of successes.
+        added: the constant that is added to each quantity.
     """
 
     context_ends: Any
@@ -113,12 +113,12 @@ class There(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The quantities measured, in arrays or in tuples that are built in.
+    """The measured quantities, in arrays or in constant tuples.
 
     Arguments:
-        kinds: of estimators.
-        quantity, first, second: kind and two numbers of each quantity.
-        left, right: the quantities whose product is added up; right is -1 where it is one alone.
+        kinds: the kinds of estimators.
+        quantity, first, second: the kind and two indices of each quantity.
+        left, right: the quantities whose product is summed; right is -1 for a single quantity.
     """
 
     kinds: Any
@@ -130,8 +130,8 @@ class Asked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a thread stands: its team's first integer and double, its number in the team and among its peers,
-    its peers' number.
+    """A thread's position: its team's first integer and double, its index in the team and among its peers,
+    and the index of its peers.
     """
 
     integers: int
@@ -143,17 +143,17 @@ class Place(NamedTuple):
 
 @device_function
 def turns(items, lanes):
-    """How often lanes take one item each until all are taken."""
+    """The number of rounds in which each lane takes one item until all are taken."""
     return (items + lanes - 1) // lanes
 
 
 @device_function
 def within(i, items, lanes):
-    """Whether there is such an item; known beforehand where all lanes have as many."""
+    """Whether the item exists; known at compile time if all lanes have equally many."""
     return items % lanes == 0 or i < items
 
 
-# A team's integers: prompts, outcomes, counts, and what a shuffle has moved.
+# A team's integers: prompts, outcomes, counts, and the places that a shuffle has moved.
 
 
 @device_function
@@ -171,7 +171,7 @@ def moved_at(n, at):
     return at.integers + n.batch * (1 + n.group + n.words)
 
 
-# Its doubles: what is kept of groups, coefficients, quantities by parts, and room for those of a coordinate.
+# Its doubles: stored sums of groups, coefficients, quantities by parts, and space for a coordinate's.
 
 
 @device_function
