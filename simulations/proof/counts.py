@@ -15,14 +15,17 @@ from math import comb
 from typing import Any
 
 import numpy as np
-import sympy
 
 from ustat_pg.algebra import distinct
 from ustat_pg.predictions import closed_forms as formulas
+from ustat_pg.validation import needed
 
 from .linear import GRPO, LAW, V, error, pair
 from .linear import G as SIZE
 from .statement import Statement, proves
+
+with needed("a proof by computer algebra", "proof"):
+    import sympy
 
 SIZES = range(1, 13)
 SCOPE = "G to 12, every table, every pass rate and law of scores"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import sympy
-
 from ustat_pg.algebra import Law, Sum, distinct
 from ustat_pg.moments.record import least_baseline
 from ustat_pg.predictions import closed_forms as formulas
+from ustat_pg.validation import needed
 
 from .statement import Statement, proves
+
+with needed("a proof by computer algebra", "proof"):
+    import sympy
 
 G, B, N, K = sympy.symbols("G B N K", positive=True)
 c1, c2, c3 = sympy.symbols("c1 c2 c3", positive=True)

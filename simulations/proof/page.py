@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import sympy
+from ustat_pg.validation import needed
 
 from .counts import X
 from .linear import LAW, SQUARE, T0, B, G, K, N, V
 from .statement import Statement, equal_at
+
+with needed("a proof by computer algebra", "proof"):
+    import sympy
 
 SIZES = {G, B, N, K}
 VARIANCE, FISHER, SINGLE = sympy.symbols("σ² φ τ", positive=True)

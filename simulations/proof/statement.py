@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import sympy
+from ustat_pg.validation import needed
+
+with needed("a proof by computer algebra", "proof"):
+    import sympy
+
 
 EVERY = "every G and every law"
 
