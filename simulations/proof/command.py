@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     for stem in asked:
         if stem not in BY_STEM:
             raise InputError(
-                f"claim {stem!r} has no proof: {NOT_PROVED[stem]}; those that have one: {', '.join(BY_STEM)}"
+                f"claim {stem!r} has no proof: it is {NOT_PROVED[stem]}. These have one: {', '.join(BY_STEM)}"
             )
     found = {stem: list(BY_STEM[stem]()) for stem in asked}
     every = [each for statements in found.values() for each in statements]
