@@ -61,8 +61,11 @@ class Decision(Shown):
         least, most = self.not_ruled_out
         text = f"G = {self.group_size}"
         text += "" if self.known else " until more is known"
+        worst = f"{self.worst:.3g}"
         text += (
-            f": its error is at most {self.worst:.3g} times the least of the feasible group sizes, "
+            ": no other feasible group size has a smaller error, "
+            if worst == "1"
+            else f": its error is at most {worst} times the least of the feasible group sizes, "
         )
         text += (
             "for all c1, c2 and c3 in their 95% intervals."

@@ -67,7 +67,9 @@ def test_an_advice_says_what_it_is():
     size, text = ADVICE.group_size, str(ADVICE)
     assert f"In TRL: num_generations = {size}, 64 completions per step" in text
     found, best = ADVICE.decision, ADVICE.sizes.group_size
-    assert f"Use G = {size}: its error is at most {found.worst:.3g} times the least" in text
+    risky, sure = (str(replace(ADVICE, decision=replace(found, worst=w))) for w in (1.25, 1.002))
+    assert f"Use G = {size}: its error is at most 1.25 times the least" in risky
+    assert f"Use G = {size}: no other feasible group size has a smaller error, for all" in sure
     assert "for all c1, c2 and c3 in their 95% intervals." in text
     assert (f"G = {best}, the best for the estimates, risks more" in text) == (best != size)
     free = replace(ADVICE, decision=replace(found, not_ruled_out=(2, 16)))
