@@ -10,7 +10,7 @@ from ustat_pg.moments.record import least_baseline
 from ustat_pg.predictions import closed_forms as formulas
 from ustat_pg.validation import needed
 
-from .statement import Statement, proves
+from .statement import Statement
 
 with needed("a proof by computer algebra", "proof"):
     import sympy
@@ -59,7 +59,6 @@ def reading(total: Sum) -> Any:
     return sum(c * sympy.Symbol(f"Σ {'·'.join(map(str, k))}") for k, c in total.terms.items())
 
 
-@proves("ustatistic")
 def lemma_1() -> Iterator[Statement]:
     """Equalities for each sample, without means: sums over the group's own scores and rewards are equal."""
     pairs = G * (G - 1)
@@ -97,7 +96,6 @@ def lemma_1() -> Iterator[Statement]:
     )
 
 
-@proves("mse")
 def theorem_2() -> Iterator[Statement]:
     """Error, mean and second-order term of every estimator that is linear in the rewards."""
     within = formulas.grpo_error(G, single(), pair())
@@ -190,7 +188,6 @@ class Prompts(Law):
         return pairs / (self.population * (self.population - 1))
 
 
-@proves("minibatch")
 def proposition_3() -> Iterator[Statement]:
     """Three ways to draw prompts; the second level of sums runs over prompts."""
     within = sympy.Symbol("E tr Cov(ĝ|X)", positive=True)
@@ -239,7 +236,6 @@ def proposition_3() -> Iterator[Statement]:
     )
 
 
-@proves("oracle")
 def corollary_4() -> Iterator[Statement]:
     """The ratio of grpo's error to the oracle's."""
     excess = pair() / ((G - 1) * single())
@@ -263,7 +259,6 @@ def corollary_4() -> Iterator[Statement]:
     )
 
 
-@proves("oracle_policy")
 def corollary_9() -> Iterator[Statement]:
     """The excess of grpo's noise over the oracle's; to first order both limits differ linearly in it."""
     yield Statement(
@@ -274,7 +269,6 @@ def corollary_9() -> Iterator[Statement]:
     )
 
 
-@proves("optimality")
 def corollary_5() -> Iterator[Statement]:
     """The best constant baseline, and the differences between estimators."""
     noise = error(CONSTANT)
@@ -329,7 +323,6 @@ def corollary_5() -> Iterator[Statement]:
     )
 
 
-@proves("group_size")
 def theorem_7() -> Iterator[Statement]:
     """The group size with the least error at a budget of K outputs; r = G* - 1, so c3 = c1 r²."""
     r, q = sympy.symbols("r q", positive=True)
@@ -436,7 +429,6 @@ def constants() -> Iterator[Statement]:
     )
 
 
-@proves("length_weights")
 def beyond_3() -> Iterator[Statement]:
     """An output has the weight w, for example 1/|y|, which may depend on everything else."""
     estimate = distinct(G, "s w z") / G - distinct(G, "s w", "z") / (G * (G - 1))
@@ -456,7 +448,6 @@ def beyond_3() -> Iterator[Statement]:
     )
 
 
-@proves("normalised")
 def lemma_11() -> Iterator[Statement]:
     """Coefficients of the expansion in 1/G; the expansion itself is not proved."""
     law = Law(binary=["z"])

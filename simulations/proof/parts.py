@@ -17,7 +17,7 @@ from ustat_pg.predictions import closed_forms as formulas
 
 from . import linear
 from .linear import G
-from .statement import Statement, proves
+from .statement import Statement
 
 SIZES = (2, 3, 4, 5)
 EACH = "G to 5 and every law"
@@ -59,7 +59,6 @@ def mean_over(count: int, of: Callable[[int], Any]) -> Any:
     return sum(comb(count, k) * Q**k * (1 - Q) ** (count - k) * of(k) for k in range(count + 1))
 
 
-@proves("turns")
 def beyond_6() -> Iterator[Statement]:
     """Means of schemes over turns, and the noise in a turn's own parameters."""
     curve = (1 - q + q * t) ** G / (G * q)
@@ -180,7 +179,6 @@ SURVIVORS = Law(binary=["h"])
 """h is 1 if an output survives; its probability may depend on everything else."""
 
 
-@proves("survivors")
 def beyond_5() -> Iterator[Statement]:
     """Leave-one-out over survivors equals leave-one-out for their own law, in groups of random size."""
     kept = SURVIVORS.moment("h")

@@ -14,7 +14,7 @@ from ustat_pg.predictions import closed_forms as formulas
 from ustat_pg.sampling.plans import SCHEMES, Plan
 
 from .counts import F, R, X, chance, g2, p
-from .statement import Statement, proves
+from .statement import Statement
 
 WHOLE = "every pass rate"
 SHORT = ("3+2 if mixed", "1..4 until 1 success", "2+1+2 if mixed 0.5")
@@ -55,7 +55,6 @@ def sequences(plan: Plan) -> Iterator[tuple[tuple[int, ...], Any]]:
                 yield rewards, here
 
 
-@proves("adaptive_groups")
 def beyond_4() -> Iterator[Statement]:
     """Published plans as polynomials in the pass rate, and short plans by all sequences of rewards."""
     plans = {name: Plan.parse(scheme.plan).keeping_all for name, scheme in SCHEMES.items()}

@@ -9,7 +9,7 @@ is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -81,18 +81,3 @@ def equal_at(error: Any) -> list[int]:
         return []
     top = sympy.numer(sympy.together(error))
     return [k for k in range(2, 65) if sympy.expand(top.subs(size, k)) == 0]
-
-
-Proofs = Callable[[], Iterator[Statement]]
-BY_STEM: dict[str, Proofs] = {}
-"""The statements of each result that has statements."""
-
-
-def proves(stem: str) -> Callable[[Proofs], Proofs]:
-    """A decorator for a function that yields the statements of a result."""
-
-    def keep(function: Proofs) -> Proofs:
-        BY_STEM[stem] = function
-        return function
-
-    return keep

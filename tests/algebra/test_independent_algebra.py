@@ -8,10 +8,9 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
+import sympy
 
-sympy = pytest.importorskip("sympy")
-
-from ustat_pg.algebra import Law, counted, distinct  # noqa: E402
+from ustat_pg.algebra import Law, counted, distinct
 
 G = sympy.Symbol("G")
 ANY, BINARY = Law(), Law(binary=("h",))

@@ -128,8 +128,6 @@ class Sum:
         left = (self - other).terms.values()
         return all(sympy.cancel(sympy.together(c)) == 0 for c in left)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         def one(member: Member, coefficient: Any) -> str:
             factor = "" if coefficient == 1 else f"({coefficient}) "

@@ -183,20 +183,8 @@ def takes_problems(
     return taking
 
 
-class _Outputs:
-    """All outputs of a problem, with their chances π(k | x) and mean rewards E[z | x, k], (X, K) each."""
-
-    probs: Array
-    rewards: Array
-
-    @property
-    def value(self) -> Array:
-        """V(x) = E[z | x], (X,)."""
-        return np.asarray((self.probs * self.rewards).sum(axis=1))
-
-
 @record()
-class WeightedOutcomes(_Outputs):
+class WeightedOutcomes:
     """All outputs of a problem with weighted scores u, whose mean need not be 0; rewards 0 and 1.
 
     A penalty v, where there is one, is added to an estimate as (1/G) Σᵢ vᵢ, without an advantage.
@@ -220,9 +208,14 @@ class WeightedOutcomes(_Outputs):
     lost_scores: Array | None = field(finite_array, ndim=3, default=None)
     penalty: Array | None = field(finite_array, ndim=3, default=None)
 
+    @property
+    def value(self) -> Array:
+        """V(x) = E[z | x], (X,)."""
+        return np.asarray((self.probs * self.rewards).sum(axis=1))
+
 
 @record()
-class TokenOutcomes(_Outputs):
+class TokenOutcomes:
     """All outputs of a token problem, token by token, under the sampling policy and the current policy.
 
     Arguments:
@@ -245,7 +238,12 @@ class TokenOutcomes(_Outputs):
     binary: bool
 
     @property
-    def probs(self) -> Array:  # type: ignore[override]
+    def value(self) -> Array:
+        """V(x) = E[z | x], (X,)."""
+        return np.asarray((self.probs * self.rewards).sum(axis=1))
+
+    @property
+    def probs(self) -> Array:
         """π_old(k | x), (X, K)."""
         return np.asarray(np.exp(self.old.sum(axis=-1)))
 

@@ -5,11 +5,12 @@ That they notice what is wrong is in ``simulations/mutants/errors.toml``: errors
 
 import pytest
 
-from simulations.evidence import Options, Store, Verdict, plan, run_claims
+from simulations.evidence import Options, Store, Verdict, plan, run_claims, runner
 from simulations.evidence.planted import run_controls
 from simulations.evidence.provenance import document
 from simulations.evidence.report import exit_code, html, markdown, remarks, verdict_table
 from simulations.evidence.results import load_run
+from simulations.proof import Proof
 from tests.support.claims import claim_of_runs, small_claim
 from ustat_pg.sampling import rng
 
@@ -31,6 +32,20 @@ def test_a_control_that_cannot_be_asked_has_not_held(monkeypatch):
     text = {control.name: control.said for control in run_controls(CLAIMS, OPTIONS)}
     assert text["draws and sums"] == "ValueError: all input arrays must have the same shape"
     assert not text["intervals"]
+
+
+@pytest.mark.parametrize("proof", [None, *Proof])
+def test_a_formula_that_is_not_proved_is_refuted(tmp_path, monkeypatch, proof):
+    monkeypatch.setattr(runner, "proof_of", lambda stem: proof)
+    run = run_claims([small_claim()], OPTIONS, Store(tmp_path)).with_proofs()
+    refuted = proof is Proof.REFUTED
+    assert [claim.verdict == Verdict.REFUTED for claim in run.claims] == [refuted]
+    assert exit_code(run.claims) == refuted
+    assert (proof or "-") in verdict_table(run.claims)
+    assert bool(remarks(run.claims)) == refuted
+    results = document(run, OPTIONS)
+    (tmp_path / "verdicts.json").write_text(results.json())
+    assert load_run(tmp_path) == results
 
 
 def test_a_failed_control_leaves_nothing_confirmed(tmp_path, monkeypatch):

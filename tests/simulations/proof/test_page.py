@@ -15,7 +15,7 @@ from simulations.proof.page import by_moment, latex, one_of, tables
 from simulations.proof.results import BY_STEM
 from simulations.proof.statement import Statement
 
-THEORY = Path(__file__).resolve().parents[3] / "theory"
+PAGES = Path(__file__).resolve().parents[3] / "theory"
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_a_table_says_what_is_not_proved_and_where_a_wrong_formula_is_right() ->
 
 
 def test_the_page_and_the_pages_of_results_name_what_is_proved() -> None:
-    lecture = (THEORY / "proofs.md").read_text("utf-8")
+    lecture = (PAGES / "proofs.md").read_text("utf-8")
     assert {*re.findall(r'^show\("(\w+)"\)$', lecture, re.M)} == {*BY_STEM}
     for stem in RESULTS:
-        page = THEORY / f"{stem}.md"
+        page = PAGES / f"{stem}.md"
         linked = (
             re.findall(r"^Proved .*\(proofs\.md#([\w-]+)\)\.$", page.read_text("utf-8"), re.M)
             if page.exists()
