@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ustat_pg.algebra import Law, Sum, distinct
+from ustat_pg.inference.constants import least_noise
 from ustat_pg.moments.record import least_baseline
 from ustat_pg.predictions import closed_forms as formulas
 from ustat_pg.validation import needed
@@ -346,7 +347,7 @@ def theorem_7() -> Iterator[Statement]:
     yield Statement(
         "the least noise",
         noise.subs(c3, c1 * r**2).subs(G, best),
-        formulas.least_noise(c1, c2, c1 * r),
+        least_noise(c1, c2, c1 * r),
         {"without the 2": c1 + c2 + c1 * r},
         scope,
     )

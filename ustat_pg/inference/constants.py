@@ -81,18 +81,24 @@ def least_budget(parts: Means, signal: Interval | None = None) -> Estimate:
         signal: interval of ‖g‖² (default: that of a mean).
     """
 
+    def noise(columns: Array) -> Array:
+        c1, c2, c3 = (columns[..., place] for place in range(3))
+        # Negative estimates under the root count as 0.
+        root = np.sqrt(np.maximum(c1, 0.0)) * np.sqrt(np.maximum(c3, 0.0))
+        return np.asarray(least_noise(c1, c2, root))
+
     def noise_and_signal(columns: Array) -> Array:
-        noise = least_noise(*(columns[..., place] for place in range(3)))
-        return np.stack([noise, columns[..., -1]], axis=-1)
+        return np.stack([noise(columns), columns[..., -1]], axis=-1)
 
     found, strength = ratio(parts.apply(noise_and_signal), signal), float(parts.full[-1])
-    noise = least_noise(*np.maximum(parts.full[:3], 0.0))
-    return replace(found, value=float(noise) / strength) if strength > 0 else found
+    value = float(noise(np.maximum(parts.full[:3], 0.0)))
+    return replace(found, value=value / strength) if strength > 0 else found
 
 
-def least_noise(c1: Any, c2: Any, c3: Any) -> Any:
-    """The noise of one output at the best group size, c1 + c2 + 2 √(c1 c3), for numbers or arrays.
+def least_noise(c1: Any, c2: Any, root: Any) -> Any:
+    """c1 + c2 + 2 √(c1 c3), the noise of one output at the best group size; of symbols too.
 
-    Negative estimates under the root count as 0.
+    Arguments:
+        c1, c2, root: c1, c2 and √(c1 c3).
     """
-    return c1 + c2 + 2 * np.sqrt(np.maximum(c1, 0.0)) * np.sqrt(np.maximum(c3, 0.0))
+    return c1 + c2 + 2 * root

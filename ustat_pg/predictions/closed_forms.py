@@ -111,15 +111,6 @@ def best_group_size(ratio: Any, root: Callable[[Any], Any] = math.sqrt) -> Any:
     return 1 + root(ratio)
 
 
-def least_noise(c1: Any, c2: Any, root: Any) -> Any:
-    """c1 + c2 + 2 √(c1 c3), :func:`budget_noise` at the best group size.
-
-    Arguments:
-        c1, c2, root: c1, c2 and √(c1 c3).
-    """
-    return c1 + c2 + 2 * root
-
-
 def costly_slope(fixed: Any, c2: Any, c3: Any) -> tuple[Any, ...]:
     """The derivative in G of (q + G)(1 + c2/G + c3/(G(G-1))), times G² (G-1)²: the factors of (G-1)⁴ to 1.
 

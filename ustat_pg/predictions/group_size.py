@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown
+from ..inference.constants import least_noise
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
@@ -37,7 +38,6 @@ from .closed_forms import (
     constants_of_pairs,
     costly_slope,
     grpo_error,
-    least_noise,
     left_share,
     minibatch_error,
 )
