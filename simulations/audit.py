@@ -63,8 +63,9 @@ def per_deviation(z, ddof):
     return Fraction(isqrt(10**80 * square.denominator // square.numerator), 10**40) if square else 0
 
 
-def greatest(z, k, *own):
-    return average([max([*chosen, *own]) for chosen in combinations(z, int(k))])
+def gain(z, rest, k, fewer):
+    own, none = combinations(rest, int(k) - 1), combinations(rest, int(fewer))
+    return k * (average([max([z, *some]) for some in own]) - average([*map(max, none)]))
 
 
 OF_PROMPT = {  # the baseline: n the estimator's numbers, x the prompt's place, its outcomes' p, z and s
@@ -83,9 +84,8 @@ OF_GROUP = {  # the advantage: rest are the others' rewards, zs the group's, n t
     "std-ddof1": lambda z, rest, zs, n: (z - average(zs)) * per_deviation(zs, 1),
     "others-std": lambda z, rest, zs, n: (z - average(rest)) * (per_deviation(rest, 1) or 1),
     "maxrl": lambda z, rest, zs, n: z / average(zs) - 1 if average(zs) > 0 else Fraction(0),
-    "pass-at-k": lambda z, rest, zs, n: (
-        n[0] * (greatest(rest, n[0] - 1, z) - greatest(rest, min(n[0], len(rest))))
-    ),
+    "pass-at-k": lambda z, rest, zs, n: gain(z, rest, n[0], min(n[0], len(rest))),
+    "gain-at-k": lambda z, rest, zs, n: gain(z, rest, n[0], n[0] - 1),
     "count-table": lambda z, rest, zs, n: n[int(sum(rest)) + (0 if z else len(zs))],
     "loo-table": lambda z, rest, zs, n: z - n[int(sum(rest))],
 }

@@ -5,7 +5,7 @@ The checks use single prompts, and several prompts of unequal pass rates and pro
 of the estimators in use, one also in a minibatch; their noise relative to the length of their own mean; their
 mean and spread along a direction; and the mean under dynamic sampling, which is the mean of all groups
 divided by the kept share. :mod:`~simulations.parts.verifiers` has rewards of a verifier with errors, and
-clipped advantages.
+clipped advantages; :mod:`~simulations.parts.best_of` has graded rewards and the best of k.
 
 Falsified by an enumerated mean or MSE that differs by more than rounding, or a simulated one whose
 interval misses. At G = 2 and 3 the normalised estimator is a rescaled leave-one-out: larger groups
@@ -32,7 +32,7 @@ from ustat_pg.predictions import (
 from ustat_pg.validation import Array, changed
 
 from .evidence import Check, Linear, Ratio, equal, mean_of
-from .parts import verifiers
+from .parts import best_of, verifiers
 from .problems import BanditEntry, Suite, mse_of
 from .shared.peers import error_of, mean_in, telling
 
@@ -50,7 +50,7 @@ OF_TABLES = (
     *(ARCSINE, ORDER, OWN_REWARD, PASS_RATE, DDOF),
     *(RESCALED, UNCORRELATED, REWEIGHTS, UNCHANGED, OTHER_SIGNAL),
 )
-RIVALS = (*OF_TABLES, *verifiers.RIVALS)
+RIVALS = (*OF_TABLES, *verifiers.RIVALS, *best_of.RIVALS)
 RIVALS_ON_NETWORKS = (*OF_TABLES, *verifiers.RIVALS_ON_NETWORKS)
 
 ESTIMATORS = ("std", "std-ddof1", "group-mean", "others-std", "maxrl", "pass-at-k:2", "bayes:1,1")
@@ -109,6 +109,7 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield alone(entry, SMALL)
         yield from noise(entry, SMALL)
     yield from verifiers.checks(suite)
+    yield from best_of.checks(suite)
 
 
 def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:

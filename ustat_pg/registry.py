@@ -34,6 +34,8 @@ class Record:
         closed_form: whether its error has a closed form, in :mod:`ustat_pg.predictions.mse`.
         by_count: whether its advantages for rewards 0 and 1 are a table by the number of successes, in
             :mod:`ustat_pg.predictions.count_tables`.
+        of_thresholds: whether its advantages are a sum over thresholds, Σ_l (v_l - v_{l-1}) times those of
+            the rewards 1{z ≥ v_l}.
         of_pools: whether its error can be estimated from a pool of rollouts with any rewards.
         function: its advantage function (default: the name with underscores).
         kernel: its arithmetic in compiled engines, one of ``KERNELS`` of :mod:`ustat_pg.engines.kinds`.
@@ -51,6 +53,7 @@ class Record:
     standardised: bool = False
     closed_form: bool = False
     by_count: bool = False
+    of_thresholds: bool = False
     of_pools: bool = False
     function: str = ""
     kernel: str = ""
@@ -71,6 +74,7 @@ ESTIMATORS = {
             of_prompt=True,
             closed_form=True,
             by_count=True,
+            of_thresholds=True,
             of_pools=True,
             kernel="constant",
         ),
@@ -81,6 +85,7 @@ ESTIMATORS = {
             of_pairs=True,
             closed_form=True,
             by_count=True,
+            of_thresholds=True,
             of_pools=True,
             kernel="grpo",
         ),
@@ -91,6 +96,7 @@ ESTIMATORS = {
             whole_group=True,
             closed_form=True,
             by_count=True,
+            of_thresholds=True,
             kernel="group-mean",
         ),
         Record(
@@ -155,7 +161,14 @@ ESTIMATORS = {
             function="others_standardised",
         ),
         Record("maxrl", by_count=True),
-        Record("pass-at-k", parameters=("k",), by_count=True),
+        Record(
+            "pass-at-k",
+            aliases=("max-at-k",),
+            parameters=("k",),
+            by_count=True,
+            of_thresholds=True,
+        ),
+        Record("gain-at-k", parameters=("k",), least_group=2, by_count=True, of_thresholds=True),
     )
 }
 """The records by name."""

@@ -18,6 +18,7 @@ from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.files.reading import read_json
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
+from ..engines import GradedCell
 from .claim import Check, Claim
 from .formulas import FormulaDistance, Groups
 from .functionals import Extrapolation, Functional, Linear, LogSlope, Ratio
@@ -93,7 +94,7 @@ def _estimator(of: Estimator) -> str:
 def _of(of: Linear, problems: dict[str, Any]) -> list[Any]:
     """The name of the problem, G, B, and the design of the prompts."""
     cell: Any = of.cell
-    if type(cell) not in (GradientCell, Groups):
+    if type(cell) not in (GradientCell, GradedCell, Groups):
         raise Unstored(f"on a {type(cell).__name__}")
     problem, name = cell.problem, cell.problem.digest
     if name not in problems:

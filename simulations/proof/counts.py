@@ -188,6 +188,7 @@ def beyond_1() -> Iterator[Statement]:
     )
     yield from pool()
     yield from verifier()
+    yield from best_of()
 
 
 def pool() -> Iterator[Statement]:
@@ -300,6 +301,80 @@ def verifier() -> Iterator[Statement]:
         formulas.binary_square(seen, (a - c) * cross, F),
         {"at the true pass rate": formulas.binary_square(p, (a - c) * cross, F)},
         scope,
+    )
+
+
+def best_of() -> Iterator[Statement]:
+    """Two tables for two thresholds of a graded reward, and the number of least noise for the best of k.
+
+    Outputs are below both thresholds, between them, or above both. Each class has its own letters for its
+    chance, for E‖s‖² and for the products of mean scores.
+    """
+    most, classes = 4, ((0, 0), (1, 0), (1, 1))
+    chances = sympy.symbols("P0:3", positive=True)
+    squares = sympy.symbols("S0:3", positive=True)
+    products = [[sympy.Symbol(f"M{c}{e}") for e in range(3)] for c in range(3)]
+
+    def groups(size: int) -> Iterator[tuple[tuple[int, int, int], int]]:
+        for below in range(size + 1):
+            for between in range(size + 1 - below):
+                ways = comb(size, below) * comb(size - below, between)
+                yield (below, between, size - below - between), ways
+
+    def likelihood(numbers: Sequence[int]) -> Any:
+        return sympy.prod(p ** max(n, 0) for p, n in zip(chances, numbers, strict=True))
+
+    def without(numbers: Sequence[int], *aside: int) -> Any:
+        return likelihood([n - aside.count(c) for c, n in enumerate(numbers)])
+
+    def derived(table: Table) -> Any:
+        """E⟨ĝ, ĝ'⟩ from the definition: given the classes, scores are independent."""
+        size, other, total = table.group_size, Table(table.group_size, "b"), sympy.Integer(0)
+        for numbers, ways in groups(size):
+            one, two = numbers[1] + numbers[2], numbers[2]
+            a = [(table.successes if y else table.failures)[one] for y, _ in classes]
+            b = [(other.successes if y else other.failures)[two] for _, y in classes]
+            for c, n in enumerate(numbers):
+                total += ways * n * a[c] * b[c] * squares[c] * without(numbers, c)
+                for e, m in enumerate(numbers):
+                    pairs = n * (m - (c == e))
+                    total += ways * pairs * a[c] * b[e] * products[c][e] * without(numbers, c, e)
+        return total / sympy.Integer(size) ** 2
+
+    def formula(table: Table, *known: Any) -> Any:
+        def mean(aside: int, values: Any, others: Any) -> Any:
+            return sum(
+                ways * likelihood(numbers) * values[numbers[1] + numbers[2]] * others[numbers[2]]
+                for numbers, ways in groups(table.group_size - aside)
+            )
+
+        return formulas.nested_moment(table, Table(table.group_size, "b"), mean, *known)
+
+    def right(table: Table) -> Any:
+        return formula(table, squares, products)
+
+    def skipped(table: Table) -> Any:
+        return formula(table, (squares[0], 0, squares[2]), products)
+
+    equal = at_each_size(right, most)
+    yield Statement(
+        "E⟨ĝ, ĝ'⟩ of two tables at two thresholds of a graded reward",
+        at_each_size(derived, most),
+        equal,
+        {"an output between the thresholds adds nothing": wrong(equal, skipped, right)},
+        f"G to {most}, every two tables, every two thresholds and every law",
+    )
+    k, c, square, reward, cross, along, fisher, rest, slope = sympy.symbols("k c A B C D F E N")
+    noise = formulas.best_of_noise(
+        k, square - 2 * c * reward + c**2 * fisher, cross - c * along, rest, slope
+    )
+    best = formulas.best_of_baseline(k, reward, along, fisher)
+    yield Statement(
+        "the slope in c of the limit of the best of k is 0 at c* alone",
+        sympy.diff(noise, c),
+        2 * k**2 * fisher * (c - best),
+        {"E‖s‖²ψ/E‖s‖²": 2 * k**2 * fisher * (c - reward / fisher)},
+        "every k and every law",
     )
 
 

@@ -55,6 +55,12 @@ READ = {
             lambda o, own: 2 * ((1.0 if own else best_of_subsets(o, 1)) - best_of_subsets(o, 2))
         ),
     ),
+    "gain-at-k": (
+        "Aᵢ = k (mean best reward of the k-subsets with i - mean best reward of them without i)",
+        left_out(
+            lambda o, own: 2 * ((1.0 if own else best_of_subsets(o, 1)) - best_of_subsets(o, 1))
+        ),
+    ),
     "vanilla": ("Aᵢ = rᵢ", lambda r: r),
     "shrinkage": (
         "Aᵢ = rᵢ - (1-λ) m₋ᵢ - λ μ",

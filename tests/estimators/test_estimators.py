@@ -73,6 +73,9 @@ EXPECTED = {
     # Greatest of two, own with another less two others: 1 - 1/3, 1/2 - 5/6, again, 2/3 - 2/3;
     # 5/6 - 17/12, again, 2 - 1/4, 5/6 - 17/12.
     "pass-at-k:2": ({}, [[4 / 3, -2 / 3, -2 / 3, 0.0], [-7 / 6, -7 / 6, 3.5, -7 / 6]]),
+    # Gains over each of the others: 1, 1, .5; none; none; 0, .5, .5;
+    # 1.25, 0, 0; none; 1.75, 3, 1.75; as the first.
+    "gain-at-k:2": ({}, [[5 / 3, 0.0, 0.0, 2 / 3], [5 / 6, 0.0, 13 / 3, 5 / 6]]),
     # For the binary rewards: the others have 1, 2, 2, 1; 1, 1, 0, 1 successes.
     "loo-table:.2,.3,.6,.7": ({}, [[0.7, -0.6, -0.6, 0.7], [-0.3, -0.3, 0.8, -0.3]]),
     # For the binary rewards: 2 and 1 successes in the group.

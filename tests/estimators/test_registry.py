@@ -136,9 +136,11 @@ def test_aliases_lead_to_their_records():
         "reinforce": "vanilla",
         "dr-grpo": "group-mean",
         "nemo": "others-std",
+        "max-at-k": "pass-at-k",
     }
     for alias, name in ALIASES.items():
-        assert record_of(alias) is record_of(name) is ESTIMATORS[name]
+        numbers = spelled(name).removeprefix(name)
+        assert record_of(alias + numbers) is record_of(name + numbers) is ESTIMATORS[name]
     for unknown in ("RLOO", "", None, 3):
         refuses("is unknown.* choose one of vanilla, grpo", record_of, unknown)
 

@@ -59,7 +59,9 @@ def test_it_imports_the_standard_library_alone_and_is_read_in_minutes():
     assert audit.RUNS == ON_RUNS
 
 
-@pytest.mark.parametrize("label", ["grpo", "std", "others-std", "pass-at-k:2", "minimum-variance"])
+@pytest.mark.parametrize(
+    "label", ["grpo", "std", "others-std", "pass-at-k:2", "gain-at-k:2", "minimum-variance"]
+)
 @pytest.mark.parametrize("size", [2, 3])
 def test_groups_of_rewards_stand_for_groups_of_outputs(label, size):
     """E ĝ and E‖ĝ‖² over every ordered group of outputs, with no independence used."""

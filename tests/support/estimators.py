@@ -13,6 +13,7 @@ NUMBERS: dict[str, Callable[[int], tuple[float, ...]]] = {
     "bayes": lambda size: (1, 0.5),
     "shrunk-norm-weighted": lambda size: (1, 0.5),
     "pass-at-k": lambda size: (min(2, size),),
+    "gain-at-k": lambda size: (2,),
     "count-table": lambda size: (*(0.9, 0.8, 0.6, 0.5)[:size], *(-0.1, -0.2, -0.6, -0.7)[:size]),
     "loo-table": lambda size: (0.2, 0.3, 0.6, 0.7)[:size],
 }

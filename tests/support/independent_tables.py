@@ -87,8 +87,8 @@ def best_of(z: Sequence[Fraction], k: int) -> Fraction:
     return sum(greatest, ZERO) / len(greatest)
 
 
-def pass_at(k: int) -> Advantages:
-    """k (mean best of k with output i, less that of the others alone)."""
+def pass_at(k: int, without: int | None = None) -> Advantages:
+    """k (mean best of k with output i, less that of k, or of fewer, of the others alone)."""
 
     def advantages(z: Array) -> Array:
         result = []
@@ -96,7 +96,7 @@ def pass_at(k: int) -> Advantages:
             rest = list(others(z, i))
             subsets = list(combinations(rest, k - 1))
             with_own = sum((max((own, *each)) for each in subsets), ZERO) / len(subsets)
-            result.append(k * (with_own - best_of(rest, min(k, len(rest)))))
+            result.append(k * (with_own - best_of(rest, min(without or k, len(rest)))))
         return np.array(result)
 
     return advantages
@@ -118,6 +118,8 @@ DEFINED: dict[str, Advantages] = {
     "pass-at-k:1": pass_at(1),
     "pass-at-k:2": pass_at(2),
     "pass-at-k:3": pass_at(3),
+    "gain-at-k:2": pass_at(2, 1),
+    "gain-at-k:3": pass_at(3, 2),
     "bayes:1,1": left_out(lambda k, m: (k + 1) / (m + 2)),
     "bayes:0.5,2": left_out(lambda k, m: (k + Fraction(1, 2)) / (m + Fraction(5, 2))),
     "shrinkage:0.25,0.5": left_out(lambda k, m: Fraction(3, 4) * k / m + Fraction(1, 8)),
@@ -125,7 +127,9 @@ DEFINED: dict[str, Advantages] = {
 """By the library's names."""
 
 LEAST = {"grpo": 2, "std-ddof1": 2, "others-std": 2, "shrinkage:0.25,0.5": 2} | {
-    f"pass-at-k:{k}": max(k, 2) for k in (1, 2, 3)
+    f"{name}:{k}": max(k, 2)
+    for name, ks in (("pass-at-k", (1, 2, 3)), ("gain-at-k", (2, 3)))
+    for k in ks
 }
 """The smallest group in which these definitions speak, where it is not 1."""
 

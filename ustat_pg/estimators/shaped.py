@@ -19,6 +19,7 @@ from .arrays import Array, after, before, require, rewards_of, sum_of_others
 __all__ = [
     "best",
     "count_table",
+    "gain_at_k",
     "loo_table",
     "maxrl",
     "others_standardised",
@@ -107,8 +108,9 @@ def maxrl(rewards: Array) -> Array:
 def pass_at_k(rewards: Array, *, k: int) -> Array:
     """k times (the mean greatest reward of the k-subsets with output i, minus that of k-subsets without it).
 
-    It is unbiased for the gradient of E max of k rewards, which is pass@k for rewards 0 and 1
-    (count_advantages). The subtracted mean over subsets of min(k, G-1) others only reduces the variance.
+    It is unbiased for the gradient of E max of k rewards, max@k, which is pass@k for rewards 0 and 1
+    (count_advantages). Its advantages add up to 0. The subtracted mean over subsets of min(k, G-1) others
+    only changes the variance.
 
     Arguments:
         rewards: (..., G) with G >= k.
@@ -119,12 +121,34 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
     array([ 2.    , -0.6667, -0.6667, -0.6667])
     """
     attempts = integer("k", k)
-    xp, rewards = rewards_of(rewards, "pass-at-k")
+    return _greatest(rewards, "pass-at-k", attempts, attempts)
+
+
+def gain_at_k(rewards: Array, *, k: int) -> Array:
+    """k times the mean gain of the greatest reward when output i joins k-1 of the others (PKPO's
+    "leave one out minus one").
+
+    It is unbiased for the gradient of E max of k rewards, as :func:`pass_at_k` is. Only the baseline
+    differs: here it is the greatest of the same k-1 others. No advantage is below 0. At k = G both are equal.
+
+    Arguments:
+        rewards: (..., G) with G >= k.
+        k: the number of attempts, at least 2.
+
+    >>> import numpy as np
+    >>> gain_at_k(np.array([1.0, 0.5, 0.0]), k=2)
+    array([1.5, 0.5, 0. ])
+    """
+    attempts = integer("k", k, 2)
+    return _greatest(rewards, "gain-at-k", attempts, attempts - 1)
+
+
+def _greatest(rewards: Array, name: str, attempts: int, left_out: int) -> Array:
+    """k times (the mean greatest reward of an output and k-1 others, minus that of ``left_out`` others)."""
+    xp, rewards = rewards_of(rewards, name)
     size = rewards.shape[-1]
     if attempts > size:
-        raise InputError(
-            f"pass-at-k needs a group of at least k = {attempts}: group size is {size}"
-        )
+        raise InputError(f"{name} needs a group of at least k = {attempts}: group size is {size}")
 
     order = xp.argsort(rewards, axis=-1)
     increasing = xp.take_along_axis(rewards, order, axis=-1)
@@ -139,7 +163,7 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
             for each in ([*ways, 0.0], [0.0, *ways])
         )
 
-    low, high = chances(min(attempts, size - 1))
+    low, high = chances(min(left_out, size - 1))
     without = before(xp, increasing * low) + after(xp, increasing * high)
     with_own = increasing
     if attempts > 1:

@@ -275,6 +275,36 @@ class LengthMoments:
 
 
 @record()
+class RewardLevels:
+    """Moments of the score for each value of the reward.
+
+    Arguments:
+        context_probs: ρ(x), (X,).
+        values: rewards that occur, increasing, (L,).
+        probs: P(z = l | x), (X, L).
+        squares: E[‖s‖² 1{z = l} | x], (X, L).
+        scores: E[s 1{z = l} | x], (X, L, d).
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    values: Array = field(finite_array, ndim=1)
+    probs: Array = field(probabilities, ndim=2)
+    squares: Array = field(finite_array, ndim=2, minimum=0)
+    scores: Array = field(finite_array, ndim=3)
+
+    def __attrs_post_init__(self) -> None:
+        shape = len(self.context_probs), len(self.values)
+        for name in ("probs", "squares", "scores"):
+            if getattr(self, name).shape[:2] != shape:
+                raise InputError(
+                    f"{name} have shape {getattr(self, name).shape}: they must start with {shape}, "
+                    "prompts and rewards"
+                )
+        if (np.diff(self.values) <= 0).any():
+            raise InputError("values must increase")
+
+
+@record()
 class SurvivorMoments:
     """Moments of the surviving outputs, if each survives with its own probability.
 

@@ -12,6 +12,11 @@ from .adaptive_advice import AdaptiveAdvice as AdaptiveAdvice
 from .adaptive_advice import adaptive_advice as adaptive_advice
 from .advice import GroupSizeAdvice as GroupSizeAdvice
 from .advice import GroupSizeRow as GroupSizeRow
+from .best_of import GradedPrediction as GradedPrediction
+from .best_of import best_max_baseline as best_max_baseline
+from .best_of import best_of_limit as best_of_limit
+from .best_of import expected_best as expected_best
+from .best_of import graded_mse as graded_mse
 from .budget import critical_budget as critical_budget
 from .budget import near_budget as near_budget
 from .budget import robust_group_size as robust_group_size

@@ -197,6 +197,61 @@ def centred_moment(shares: Shares, reward: Any, fisher: Any, gradient: Any) -> A
     return inner_product((won, lost, pairs), (reward, fisher - reward, gradient))
 
 
+def nested_moment(table: Any, other: Any, mean: Any, squares: Any, products: Any) -> Any:
+    """E⟨ĝ, ĝ'⟩ of tables for two rewards on the same draws, y ≥ y', both 0 or 1 (count_advantages).
+
+    An output is of class 0 if neither is 1, of class 1 if only y is, of class 2 if both are. With n and n'
+    the numbers of other outputs with y = 1 and with y' = 1, and a_c the advantage of an output of class c,
+
+        (1/G) Σ_c E[‖s‖²; c] E[a_c(n) a'_c(n')] + (1-1/G) Σ_{c,e} ⟨E[s; c], E[s; e]⟩ E[a_c(n) a'_e(n')],
+
+    where n and n' in the second sum include the other of the two outputs.
+
+    Arguments:
+        table, other: as for :func:`table_shares`.
+        mean: function of the number of outputs that are not counted, 1 or 2, of f(0), f(1), ... and of f'(0),
+            f'(1), ..., to E f(n) f'(n').
+        squares: E[‖s‖²; c] for the three classes.
+        products: ⟨E[s; c], E[s; e]⟩ for every two classes.
+    """
+    size = len(table.successes) - 1
+    classes = ((0, 0), (1, 0), (1, 1))
+
+    def of(each: Any, own: int, beside: int, aside: int) -> Any:
+        won = own + beside
+        return (each.successes if own else each.failures)[won : won + size - aside + 1]
+
+    total = sum(
+        square * mean(1, of(table, y, 0, 1), of(other, less, 0, 1))
+        for square, (y, less) in zip(squares, classes, strict=True)
+    )
+    if size > 1:
+        total += (size - 1) * sum(
+            products[c][e] * mean(2, of(table, y, seen, 2), of(other, less, beside, 2))
+            for c, (y, beside) in enumerate(classes)
+            for e, (seen, less) in enumerate(classes)
+        )
+    return total / size
+
+
+def best_of_noise(k: Any, square: Any, cross: Any, spread: Any, gradient: Any) -> Any:
+    """The limit of G tr Cov ĝ for the best of k, tr Cov(k s (ψ - c) + k (k-1) γ) (count_advantages).
+
+    ψ(z) is the mean greatest of a reward z and k-1 others, γ(z) = E[s₁ max(z, z₁, k-2 others)].
+
+    Arguments:
+        k: the number of attempts.
+        square, cross, spread: E[‖s‖² (ψ-c)²], E[⟨s, γ⟩ (ψ-c)], E‖γ‖², where c is the baseline.
+        gradient: ‖∇ E max‖².
+    """
+    return k**2 * (square + 2 * (k - 1) * cross + (k - 1) ** 2 * spread - gradient)
+
+
+def best_of_baseline(k: Any, reward: Any, cross: Any, fisher: Any) -> Any:
+    """c* of least :func:`best_of_noise`, (E[‖s‖² ψ] + (k-1) E⟨s, γ⟩)/E‖s‖² (count_advantages)."""
+    return (reward + (k - 1) * cross) / fisher
+
+
 def table_weight(table: Any, mean: Mean) -> Any:
     """w(p) = E δ(m), δ(m) = a₁(m+1) - a₀(m), the factor on g in a table's mean (count_advantages).
 

@@ -368,17 +368,26 @@ def _maxrl(size: int) -> tuple[Any, Any]:
     return size / np.maximum(n, 1) - 1, np.where(n > 0, -1.0, 0.0)
 
 
-def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
-    if integer("k", k) > size:
-        raise InputError(f"pass-at-k needs a group of at least k = {k}: group size is {size}")
+def _found(size: int, subset: int) -> Array:
+    """The chance that a subset of the G-1 others contains one of their m successes, m = 0, ..., G-1."""
     left = size - 1.0 - np.arange(size - 1)
+    return 1 - np.append(1.0, np.cumprod(np.maximum(left - subset, 0) / left))
 
-    def chance(subset: int) -> Array:
-        """The chance that a subset of the G-1 others contains one of their m successes, m = 0, ..., G-1."""
-        return 1 - np.append(1.0, np.cumprod(np.maximum(left - subset, 0) / left))
 
-    without, beside = chance(min(k, size - 1)), chance(k - 1)
+def _require_attempts(name: str, size: int, k: int, least: int = 1) -> None:
+    if integer("k", k, least) > size:
+        raise InputError(f"{name} needs a group of at least k = {k}: group size is {size}")
+
+
+def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
+    _require_attempts("pass-at-k", size, k)
+    without, beside = _found(size, min(k, size - 1)), _found(size, k - 1)
     return np.append(0.0, k * (1 - without)), np.append(k * (beside - without), 0.0)
+
+
+def _gain_at_k(size: int, k: int) -> tuple[Any, Any]:
+    _require_attempts("gain-at-k", size, k, 2)
+    return np.append(0.0, k * (1 - _found(size, k - 1))), np.zeros(size + 1)
 
 
 TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
@@ -394,6 +403,7 @@ TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
     "others-std": _others_std,
     "maxrl": _maxrl,
     "pass-at-k": _pass_at_k,
+    "gain-at-k": _gain_at_k,
 }
 """The tables of named estimators, as formulas of counts that are independent of the estimators' code."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..files.digests import digest
-from ..moments.record import ContextMatrices, LengthMoments, Moments
+from ..moments.record import ContextMatrices, LengthMoments, Moments, RewardLevels
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ..rounding import GIVEN
 from ..validation import (
@@ -308,6 +308,15 @@ class SoftmaxBandit:
         ]
         probs, rewards = (row @ which.T for row in weights)
         return LengthMoments(self.context_probs, distinct, probs, rewards, *sums)
+
+    def reward_levels(self) -> RewardLevels:
+        """Moments of the score for each value of the reward, by enumeration over arms and rewards."""
+        values, place = np.unique(self.reward_values, return_inverse=True)
+        which = np.eye(len(values))[place.reshape(self.reward_values.shape)]
+        arms = self.policy.probs[..., None] * np.einsum("xkr,xkrl->xkl", self.reward_probs, which)
+        squares = np.einsum("xk,xkl->xl", self.policy.squared_norms, arms)
+        scores = np.stack([self.policy.combine(x, arms[x].T) for x in range(self.contexts)])
+        return RewardLevels(self.context_probs, values, arms.sum(axis=1), squares, scores)
 
     def _weighted_gradient(self, weights: Array) -> Array:
         return self.policy.mean_combination(self._advantage_weights, self.context_probs * weights)

@@ -63,6 +63,12 @@ def _largest(
         n = np.arange(group_size + 1)
         sums = n * np.abs(won) + (group_size - n) * np.abs(lost)
         return float(at_outcomes.max() * sums.max() / group_size)
+    if estimator.record.of_thresholds:
+        # The sum of tables at thresholds, each times its share of the rewards' spread.
+        won, lost = estimator.by_count(group_size)
+        n = np.arange(group_size + 1)
+        sums = n * np.abs(won) + (group_size - n) * np.abs(lost)
+        return float((at_outcomes.max(axis=1) * reward_spread).max() * sums.max() / group_size)
     if estimator.record.standardised:
         return float(at_outcomes.max())
     if not estimator.record.within_rewards:
