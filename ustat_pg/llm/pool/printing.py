@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...files.reading import printable
 from ...inference.constants import Estimates
-from .scored import ScoredPool
+from .scored import PLAIN, ScoredPool
 
 _ROUNDING = 1e-9
 """An interval with a smaller half-width than this is not printed."""
@@ -154,6 +155,15 @@ def _returning(pool: ScoredPool) -> list[str]:
     ]
 
 
+def _metric(pool: ScoredPool) -> list[str]:
+    """The metric of the numbers, if it is not the plain one."""
+    if pool.metric == PLAIN:
+        return []
+    if (source := pool.config.get("optimizer")) is None:
+        return [f"metric: {pool.metric}"]
+    return [f"metric: the step of {pool.metric}, P = 1/(√v + ε), v from {printable(source)}"]
+
+
 def facts(pool: ScoredPool, summary: Any) -> str:
     """The text on a scored pool and its summary, before the tables."""
     rows = summary.set_index("name")
@@ -167,6 +177,7 @@ def facts(pool: ScoredPool, summary: Any) -> str:
     lines = [
         f"{_counted(pool)}; mean reward {value:.3f} [{low:.3f}, {high:.3f}]",
         *_returning(pool),
+        *_metric(pool),
         f"precision of the scores: {precision}",
         f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}",
         f"correlation of ‖s‖² and reward {correlation:.2f}; b* - V, weighted by ‖s‖², {best:.3f}; rewards "
