@@ -34,7 +34,7 @@ NAMES = ("optimizer.pt", "optimizer.bin", "optimizer.safetensors")
 _KINDS = (".pt", ".pth", ".bin", ".safetensors")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """Parts of names that wrappers of a model add."""
-_V = "exp_avg_sq"
+_V, _GROUP = "exp_avg_sq", "group"
 _MOST_WAYS = 10_000
 """The most partial assignments of numbers to names that are compared at a time."""
 
@@ -71,16 +71,17 @@ def second_moments(source: str | Path, model: nn.Module) -> dict[str, Second]:
         InputError: the file cannot be read, the optimizer is not Adam or has made no step, or parameters
             cannot be told apart.
     """
-    path, found = Path(source).expanduser(), dict[str, Second]()
-    files, aliases = _files(path), _aliases(model)
-    for file in files:
+    path, entries = Path(source).expanduser(), dict[str, dict[str, Any]]()
+    aliases = _aliases(model)
+    for file in _files(path):
         for name, entry in _read(file, model).items():
             # A name that the model does not know belongs to another part of a trainer, such as a critic.
             own = aliases.get(_bare(name), name)
-            if own in found:
-                raise InputError(f"{path}: {_V} of {own} is in several files")
-            found[own] = entry
-    return found
+            known = entries.setdefault(own, {})
+            if twice := known.keys() & entry.keys():
+                raise InputError(f"{path}: {twice.pop()} of {own} is in several places")
+            known |= entry
+    return {name: _second(path, name, entry) for name, entry in entries.items()}
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:
@@ -115,8 +116,8 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _read(file: Path, model: nn.Module) -> dict[str, Second]:
-    """v by name in one file."""
+def _read(file: Path, model: nn.Module) -> dict[str, dict[str, Any]]:
+    """The state of each parameter in one file by its name, with the settings of its group."""
     data: Any
     with refused(f"{file} cannot be read as the state of an optimizer"):
         if file.suffix == ".safetensors":
@@ -138,10 +139,9 @@ def _read(file: Path, model: nn.Module) -> dict[str, Second]:
         state, groups = _by_name(data), []
     if not isinstance(state, dict) or not state:
         raise InputError(f"{file}: the optimizer has made no step, so there is no {_V}")
-    settings = _settings(file, groups)
-    labels = _labels(file, state, groups, model)
+    settings, labels = _settings(file, groups), _labels(file, state, groups, model)
     return {
-        labels[key]: _second(file, labels[key], entry, settings.get(key, {}))
+        labels[key]: (entry if isinstance(entry, dict) else {}) | {_GROUP: settings.get(key, {})}
         for key, entry in state.items()
     }
 
@@ -158,7 +158,7 @@ def _by_name(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             entries.setdefault(parameter, {})[part] = value
         else:
             entries[str(name)] = {_V: value}
-    return {name: entry for name, entry in entries.items() if not flat or _V in entry}
+    return entries
 
 
 def _settings(file: Path, groups: Iterable[Mapping[str, Any]]) -> dict[Any, dict[str, Any]]:
@@ -177,22 +177,22 @@ def _settings(file: Path, groups: Iterable[Mapping[str, Any]]) -> dict[Any, dict
     }
 
 
-def _second(file: Path, name: str, entry: Any, group: Mapping[str, Any]) -> Second:
-    known = entry if isinstance(entry, dict) else {}
+def _second(path: Path, name: str, known: Mapping[str, Any]) -> Second:
+    group = known.get(_GROUP, {})
     v = known.get("max_exp_avg_sq" if group.get("amsgrad") else _V)
     eight_bit = {"state1", "state2", "qmap1"} & known.keys()
     if eight_bit or (isinstance(v, Tensor) and not v.is_floating_point()):
-        raise InputError(f"{file}: {name} has the state of an 8-bit optimizer, whose v is rounded")
+        raise InputError(f"{path}: {name} has the state of an 8-bit optimizer, whose v is rounded")
     if not isinstance(v, Tensor):
+        has = ", ".join(map(str, known.keys() - {_GROUP})) or "no state"
         raise InputError(
-            f"{file}: {name} has {', '.join(map(str, known)) or 'no state'} and no {_V}: the optimizer "
-            "must be Adam or AdamW"
+            f"{path}: {name} has {has} and no {_V}: the optimizer must be Adam or AdamW"
         )
     v, eps = v.detach().float(), number("eps", group.get("eps", 1e-8), minimum=0.0)
     if "step" in known:
         step, beta2 = float(known["step"]), float(group.get("betas", (0.9, 0.999))[1])
         if step < 1:
-            raise InputError(f"{file}: {name} is at step {step:g}: the optimizer has made no step")
+            raise InputError(f"{path}: {name} is at step {step:g}: the optimizer has made no step")
         v = v / (1 - beta2**step)
     return Second(v, eps, group.get("rate", 1.0))
 

@@ -101,9 +101,10 @@ class Scores:
         self._checked = 0
 
     def _sketched(self, entries: int) -> Sketch | None:
-        if self.sketch is None or not entries:
+        if self.sketch is None:
             return None
-        return Sketch(entries, self.sketch, self._like)
+        # A pool's arrays are never empty.
+        return Sketch(max(entries, 1), self.sketch, self._like)
 
     @property
     def d(self) -> int:
