@@ -183,9 +183,9 @@ class ModelPool:
         origin: dict[str, Any] = {}
         if self.metric != PLAIN:
             state = self.optimizer or model.source
-            if self.optimizer is None and not Path(state or "/").is_dir():
+            if self.optimizer is None and not (model.source and Path(model.source).is_dir()):
                 raise InputError(
-                    f"which state of Adam: write {argument('optimizer', 'FILE')}, {self.model} is no folder"
+                    f"which state of Adam: write {argument('optimizer', 'FILE')}, the model as loaded has no folder"
                 )
             scoring["optimizer"], origin = state, {"optimizer": str(state)}
         whole: Sequence[Any]

@@ -13,6 +13,11 @@ from .scored import PLAIN, ScoredPool
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST = 0.5
+_RESTS = (
+    "\nMost of the noise in this metric is in coordinates of which the training has seen little. "
+    "Their v grows at the first\nlarge gradient, so the metric is not fixed there: rely on the floored one."
+)
 _SHOWN = {"g_star": "G*", "k_crit": "critical budget"}
 
 
@@ -53,11 +58,12 @@ class Metrics(Shown):
             for name, found in self.constants.items()
         ]
         table = tabulate(rows, ["metric", *_SHOWN.values()], disable_numparse=True)
+        rests = self.shares["c3"] > _MOST
         # Adding 0 turns -0 to 0.
         parts = ", ".join(f"{round(s, 2) + 0.0:.0%} of {name}" for name, s in self.shares.items())
         return (
             f"{table}\n\nfloored: with v of at least a thousandth of its median. {self.coordinates:.1%} of "
-            f"coordinates have less; they give {parts}."
+            f"coordinates have less; they give {parts}." + (_RESTS if rests else "")
         )
 
 

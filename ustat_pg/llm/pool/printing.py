@@ -16,6 +16,11 @@ _ROUNDING = 1e-9
 """An interval with a smaller half-width than this is not printed."""
 
 
+_METRICS = {
+    "adam": "Adam's step, P = 1/(√v + ε)",
+    "floored": "Adam's step with v of at least a thousandth of its median",
+    "small": "Adam's step in coordinates of v below a thousandth of its median",
+}
 _NO_END = "no upper end (score more prompts)"
 
 
@@ -159,9 +164,8 @@ def _metric(pool: ScoredPool) -> list[str]:
     """The metric of the numbers, if it is not the plain one."""
     if pool.metric == PLAIN:
         return []
-    if (source := pool.config.get("optimizer")) is None:
-        return [f"metric: {pool.metric}"]
-    return [f"metric: the step of {pool.metric}, P = 1/(√v + ε), v from {printable(source)}"]
+    source = printable(str(pool.config.get("optimizer", "a file")))
+    return [f"metric: {_METRICS[pool.metric]}, v from {source}"]
 
 
 def facts(pool: ScoredPool, summary: Any) -> str:

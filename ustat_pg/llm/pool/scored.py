@@ -286,6 +286,12 @@ class ScoredPool:
             for name, (own, scores) in arrays.items()
         }
 
+    def in_metric(self, name: str) -> ScoredPool:
+        """The pool in its own metric or in one of ``metrics``."""
+        return {self.metric: self, **self.metrics}[
+            one_of("metric of this pool", name, (self.metric, *self.metrics))
+        ]
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; the file is complete or does not exist."""
         target = Path(path)
