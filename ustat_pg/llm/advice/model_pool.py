@@ -185,7 +185,7 @@ class ModelPool:
             state = self.optimizer or model.source
             if self.optimizer is None and not (model.source and Path(model.source).is_dir()):
                 raise InputError(
-                    f"which state of Adam: write {argument('optimizer', 'FILE')}, the model as loaded has no folder"
+                    f"which state of Adam: write {argument('optimizer', 'FILE')}, this model has no folder"
                 )
             scoring["optimizer"], origin = state, {"optimizer": str(state)}
         whole: Sequence[Any]
