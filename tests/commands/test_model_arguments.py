@@ -19,6 +19,7 @@ from ustat_pg.commands.parser import Parser
 
 MODEL = {"model", "prompts", "shots", "verifier", "limit", "seed", "off-policy"} | {
     *("device", "dtype", "lora", "pad-token", "parameters", "method", "autocast", "memory"),
+    *("metric", "optimizer"),
 }
 DRAWN = {"samples", "max-new-tokens", "batch"}
 LOG = {"rollouts", "group-by", "reward"}
@@ -38,10 +39,10 @@ TAKEN = {
     ("advise", "problem"): ADVICE,
     ("advise", "model"): ADVICE | MODEL | DRAWN | {"out", "until"},
     ("advise", "rollouts"): ADVICE | MODEL | LOG | {"out", "until"},
-    ("advise", "scored"): ADVICE | {"scored", "off-policy"},
+    ("advise", "scored"): ADVICE | {"scored", "off-policy", "metric"},
     ("mse", "model"): MODEL | DRAWN | {"group-sizes", "out", "json"},
     ("mse", "rollouts"): MODEL | LOG | {"group-sizes", "out", "json", "ratio", "clip", "truncate"},
-    ("mse", "scored"): {"scored", "off-policy", "group-sizes", "out", "json"},
+    ("mse", "scored"): {"scored", "off-policy", "metric", "group-sizes", "out", "json"},
 }
 """The options of each command by subject."""
 GIVEN = {

@@ -40,11 +40,12 @@ def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
     from .language_models import shown_progress
 
     if "scored" in given:
-        return advise(ScoredPool.load(given.pop("scored")), **given)
+        pool = ScoredPool.load(given.pop("scored"))
+        return advise(pool.in_metric(given.pop("metric", pool.metric)), **given)
     names = [entry.name for entry in fields(ModelPool) if entry.name in given]
-    pool = ModelPool(**{name: given.pop(name) for name in names})
+    source = ModelPool(**{name: given.pop(name) for name in names})
     with shown_progress() as progress:
-        return advise(pool, **given, progress=progress)
+        return advise(source, **given, progress=progress)
 
 
 def rewards(options: argparse.Namespace) -> None:

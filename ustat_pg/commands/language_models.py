@@ -83,6 +83,7 @@ def mse(options: argparse.Namespace) -> None:
 def _pool(settings: dict[str, Any], progress: Progress) -> ScoredPool:
     if "scored" in settings:
         pool = ScoredPool.load(settings["scored"])
+        pool = pool.in_metric(settings.get("metric", pool.metric))
         refuse_another_policy(pool, settings.get("off_policy", False))
         if "out" in settings:
             settings["out"].mkdir(parents=True, exist_ok=True)

@@ -114,6 +114,10 @@ def _subject(command: Parser) -> None:
     text = "way to compute scores; loop works for every architecture (default: hooks)"
     score("--method", choices=("hooks", "loop"), help=text)
     score("--autocast", action="store_true", help="forward pass in bfloat16")
+    text = "metric of the noise: plain for gradient steps, adam for Adam's, which shows both (default: plain)"
+    command.options(*MSE, group=group)("--metric", choices=("plain", "adam", "floored"), help=text)
+    text = "state of Adam, a checkpoint's folder, its optimizer.pt or v by name (default: the model's folder)"
+    score("--optimizer", type=Path, metavar="FILE", help=text)
     text = "memory to use in addition to the model, such as 1GiB (default: most of the free memory)"
     score("--memory", type=_bytes, metavar="SIZE", help=text)
     text = "a scored pool (.npz); no model is needed"

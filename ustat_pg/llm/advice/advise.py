@@ -26,6 +26,7 @@ from ...predictions import (
 from ...predictions.advice import Advice
 from ...validation import InputError, number
 from ..pool.constants import constants
+from ..pool.metrics import Metrics, metrics
 from ..pool.moments import frac_reward_zero_std, gradients, prompt_moments
 from ..pool.printing import ends, facts, finite, reasons
 from ..pool.scored import ScoredPool
@@ -62,6 +63,7 @@ class PoolAdvice(Advice):
         looks: the numbers at each look at a growing pool; empty if it did not grow.
         adaptive: comparison of two-stage groups with fixed ones, if requested.
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
+        metrics: the constants in other metrics, if the pool was scored for an optimizer.
     """
 
     pool: ScoredPool
@@ -73,6 +75,7 @@ class PoolAdvice(Advice):
     looks: tuple[dict[str, Any], ...] = ()
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
+    metrics: Metrics | None = None
 
     @property
     def group_size(self) -> int:
@@ -148,11 +151,13 @@ class PoolAdvice(Advice):
                 "rollouts": pool.rollouts,
                 "dtype": pool.config.get("dtype"),
                 "autocast": pool.config.get("autocast_bf16"),
+                "metric": pool.metric,
                 "summary": plain(summary(pool)),
             },
             "taken_as_zero": list(estimates.clipped),
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
+            **({} if self.metrics is None else self.metrics.to_dict()),
         }
 
     def __str__(self) -> str:
@@ -172,6 +177,8 @@ class PoolAdvice(Advice):
                 f"Critical budget, where the least error is ‖g‖²: {crit:.3g} outputs per step "
                 f"(95%: {ends(*estimates.k_crit.interval)})."
             )
+        if self.metrics is not None:
+            lines.append(f"\n{self.metrics}\n")
         if self.better_budget is not None:
             lines.append(
                 f"95% interval of the best real G: {ends(low, high)} ({pool.distinct} prompts)."
@@ -414,7 +421,9 @@ def decide(
     more = None
     if not found.settles(share):
         more = prompts_to_settle(estimates, pool.distinct, sizes, share, population)
-    return PoolAdvice(sizes, pool, estimates, found, more, budget, better)
+    return PoolAdvice(
+        *(sizes, pool, estimates, found, more, budget, better), metrics=metrics(pool, population)
+    )
 
 
 def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:

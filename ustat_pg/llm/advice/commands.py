@@ -24,6 +24,7 @@ from ..pool.estimates import (
     ordering,
     summary,
 )
+from ..pool.metrics import Metrics, metrics
 from ..pool.printing import errors_table, facts, finite, noise_table, reading, stale_facts
 from ..pool.scored import ScoredPool
 from ..pool.tables import binary
@@ -45,6 +46,7 @@ class PoolErrors(Shown):
         tables: frames by name; None if the pool does not have one.
         constants: c1, c2, c3 and G*; None for one prompt, and for an older policy's rollouts.
         dominant: the prompt that contributes most of E‖g(X)‖², if there is one.
+        metrics: the constants in other metrics, if the pool was scored for an optimizer.
     """
 
     pool: ScoredPool
@@ -52,6 +54,7 @@ class PoolErrors(Shown):
     tables: dict[str, pd.DataFrame | None]
     constants: ConstantsEstimate | None = None
     dominant: Dominant | None = None
+    metrics: Metrics | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The errors as a dict for JSON."""
@@ -60,7 +63,8 @@ class PoolErrors(Shown):
         facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
         known = {} if self.constants is None else self.constants.not_known
         rest = {**self.numbers, **self.tables, "not_known": known, "dominant": self.dominant}
-        return {name: plain(each) for name, each in (facts | rest).items()}
+        found = {name: plain(each) for name, each in (facts | rest).items()}
+        return found | ({} if self.metrics is None else self.metrics.to_dict())
 
     def __str__(self) -> str:
         pool, tables = self.pool, self.tables
@@ -85,6 +89,8 @@ class PoolErrors(Shown):
             )
         if self.constants is not None:
             parts.append(f"\n{self.constants}")
+        if self.metrics is not None:
+            parts.append(f"\n{self.metrics}\n")
         if self.dominant is not None:
             parts.append(str(self.dominant))
         return "\n".join(parts)
@@ -129,7 +135,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
             "constants": None if estimate is None else estimate.to_frame(),
         },
         estimate,
-        None if estimate is None else dominant(pool),
+        *((None, None) if estimate is None else (dominant(pool), metrics(pool))),
     )
 
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...files.reading import regular
-from ...validation import InputError, argument, integer
-from ..pool.scored import LEAST_ROLLOUTS, ScoredPool, TokenWeights
+from ...validation import InputError, argument, integer, one_of
+from ..pool.scored import LEAST_ROLLOUTS, PLAIN, ScoredPool, TokenWeights
 
 if TYPE_CHECKING:
     from ..models.loading import LanguageModel
@@ -37,6 +37,9 @@ DOUBTFUL, ANOTHER = 4.0, 8.0
 """The standard errors of the on-policy test above which a pool gets a warning, and an error."""
 FIRST = 32
 """The prompts of the first look; with fewer, the error of c1 is hardly known."""
+
+METRICS = (PLAIN, "adam")
+"""The metrics in which a model is scored."""
 
 _SHORT = 60
 """Seconds of work that are not worth a message."""
@@ -58,6 +61,9 @@ class ModelPool:
         device, dtype, lora, pad_token: as for :func:`~ustat_pg.llm.models.loading.load_model`.
         parameters, method, autocast, memory, token_weights: as for
             :func:`~ustat_pg.llm.scores.scoring.score_pool`.
+        metric: ``adam`` for the metric of Adam's step; the pool then also has the plain one.
+        optimizer: file or folder of Adam's state (default: the model's folder), as for
+            :func:`~ustat_pg.llm.scores.metric.adam_metric`.
         off_policy: go on with rollouts that another policy seems to have drawn.
         out: folder that keeps all results; an interrupted call continues from it.
     """
@@ -83,6 +89,8 @@ class ModelPool:
     autocast: bool = False
     memory: int | None = None
     token_weights: TokenWeights | None = None
+    metric: str = PLAIN
+    optimizer: Path | None = None
     off_policy: bool = False
     out: Path | None = None
 
@@ -95,6 +103,11 @@ class ModelPool:
                 integer(name, getattr(self, name))
         if self.rollouts is not None and not (path := Path(self.rollouts)).is_dir():
             regular(path)
+        one_of("metric", self.metric, METRICS)
+        if self.metric == PLAIN and self.optimizer is not None:
+            raise InputError(
+                f"the plain metric has no optimizer: write {argument('metric', 'adam')} too, or leave it out"
+            )
 
     @cached_property
     def parts(self) -> tuple[LanguageModel, Task | None]:
@@ -167,6 +180,14 @@ class ModelPool:
             "autocast_bf16": self.autocast,
             "memory": self.memory,
         }
+        origin: dict[str, Any] = {}
+        if self.metric != PLAIN:
+            state = self.optimizer or model.source
+            if self.optimizer is None and not (model.source and Path(model.source).is_dir()):
+                raise InputError(
+                    f"which state of Adam: write {argument('optimizer', 'FILE')}, this model has no folder"
+                )
+            scoring["optimizer"], origin = state, {"optimizer": str(state)}
         whole: Sequence[Any]
         if self.rollouts is not None:
             from ..rollouts.files import load_rollouts
@@ -199,6 +220,7 @@ class ModelPool:
             "seed": self.seed if seeded else None,
             "dtype": precision(model),
             **({"looks": len(sizes)} if looks else {}),
+            **origin,
         }
 
         def rollouts_of(part: Sequence[Any], progress: Progress | None) -> Sequence[Rollouts]:

@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from ...files.reading import printable
 from ...inference.constants import Estimates
-from .scored import ScoredPool
+from .scored import PLAIN, ScoredPool
 
 _ROUNDING = 1e-9
 """An interval with a smaller half-width than this is not printed."""
 
 
+_METRICS = {
+    "adam": "Adam's step, P = 1/(√v + ε)",
+    "floored": "Adam's step with v of at least a thousandth of its median",
+    "small": "Adam's step in coordinates of v below a thousandth of its median",
+}
 _NO_END = "no upper end (score more prompts)"
 
 
@@ -154,6 +160,14 @@ def _returning(pool: ScoredPool) -> list[str]:
     ]
 
 
+def _metric(pool: ScoredPool) -> list[str]:
+    """The metric of the numbers, if it is not the plain one."""
+    if pool.metric == PLAIN:
+        return []
+    source = printable(str(pool.config.get("optimizer", "a file")))
+    return [f"metric: {_METRICS[pool.metric]}, v from {source}"]
+
+
 def facts(pool: ScoredPool, summary: Any) -> str:
     """The text on a scored pool and its summary, before the tables."""
     rows = summary.set_index("name")
@@ -167,6 +181,7 @@ def facts(pool: ScoredPool, summary: Any) -> str:
     lines = [
         f"{_counted(pool)}; mean reward {value:.3f} [{low:.3f}, {high:.3f}]",
         *_returning(pool),
+        *_metric(pool),
         f"precision of the scores: {precision}",
         f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}",
         f"correlation of ‖s‖² and reward {correlation:.2f}; b* - V, weighted by ‖s‖², {best:.3f}; rewards "

@@ -24,7 +24,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ LEAST_ROLLOUTS = 4
 _FORMAT = 3
 _AT_ONCE = 2**22
 """The number of sketches' entries that are multiplied at once."""
+PLAIN = "plain"
+"""The name of the inner product Σ_j u_j v_j, in which a step is the gradient."""
+
 _SURE = 1e-6
 """The surprise of a token, in nats, that rounding explains if the policy is sure of every token."""
 
@@ -70,6 +73,11 @@ class ScoredPool:
         bound: number of tokens of each completion with a clipped or truncated weight, (P, N); only for such a
             pool.
         clusters: a number for each row, (P,), equal for equal prompts (default: all different).
+        plain_scores: sketches of s_i, (P, N, k), only for a pool in the metric of a step. Its ``scores`` are
+            then those of √P s_i: k numbers for entries of large v, and m for those of small v.
+        capped_scores: sketches of the latter entries with v not below its floor, (P, N, m).
+        other_norms: ‖s_i‖², its parts in the metric of large and of small v, and the latter with v not below
+            its floor, (P, N, 4).
         config: origin of the pool in JSON's types: model, task, seed, versions.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
@@ -88,6 +96,9 @@ class ScoredPool:
     divergences: Array | None = None
     bound: Array | None = None
     clusters: Array | None = None
+    plain_scores: NDArray[np.floating] | None = None
+    capped_scores: NDArray[np.floating] | None = None
+    other_norms: Array | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,13 +116,16 @@ class ScoredPool:
             "scores": (rollouts, None),
             "divergences": (rollouts, 3),
             "clusters": (),
+            "plain_scores": (rollouts, None),
+            "capped_scores": (rollouts, None),
+            "other_norms": (rollouts, 4),
         }
         for name, value in self._arrays().items():
             shape = (count, *shapes.get(name, (rollouts,)))
             array = finite_array(name, value, len(shape))
             if any(n not in (None, size) for n, size in zip(shape, array.shape, strict=True)):
                 raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
-            if name == "scores":
+            if name.endswith("scores"):
                 # They keep their precision, because they are nearly all of a pool's size.
                 array = array.astype(np.result_type(value, np.float32), copy=False)
             elif name in ("squared_norms", "lengths", "token_proxy", "surprise_variance", "bound"):
@@ -236,6 +250,47 @@ class ScoredPool:
         if variance > 0:
             return total / math.sqrt(variance)
         return math.copysign(math.inf, total) if abs(total) > _SURE * self.lengths.sum() else 0.0
+
+    @property
+    def metric(self) -> str:
+        """The metric of inner products: plain, or that of an optimizer's step."""
+        return str(self.config.get("metric", {}).get("name", PLAIN))
+
+    @cached_property
+    def metrics(self) -> dict[str, ScoredPool]:
+        """The same rollouts in other metrics, if the pool was scored for an optimizer.
+
+        ``plain``; ``floored``, the pool's own with v not below its floor; and ``small``, the coordinates of
+        v below the floor alone. The c1, c2 and c3 of the last are parts of the pool's own.
+        """
+        norms, plain_scores, capped = self.other_norms, self.plain_scores, self.capped_scores
+        if norms is None or plain_scores is None or capped is None:
+            return {}
+        plain, large, small, less = np.moveaxis(norms, 2, 0)
+        above = self.scores.shape[2] - capped.shape[2]
+        of_large, of_small = self.scores[..., :above], self.scores[..., above:]
+        arrays = {
+            PLAIN: (plain, plain_scores),
+            "floored": (large + less, np.concatenate([of_large, capped], axis=2)),
+            "small": (small, of_small),
+        }
+        bare: dict[str, Any] = {"plain_scores": None, "capped_scores": None, "other_norms": None}
+        return {
+            name: replace(
+                self,
+                squared_norms=own,
+                scores=scores,
+                config={**self.config, "metric": {"name": name}},
+                **bare,
+            )
+            for name, (own, scores) in arrays.items()
+        }
+
+    def in_metric(self, name: str) -> ScoredPool:
+        """The pool in its own metric or in one of ``metrics``."""
+        return {self.metric: self, **self.metrics}[
+            one_of("metric of this pool", name, (self.metric, *self.metrics))
+        ]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; the file is complete or does not exist."""

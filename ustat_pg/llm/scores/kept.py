@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,84 @@ from torch import Tensor
 from ...noise.sketch import Sketch
 from ...validation import Array
 from .layers import Uses
+from .metric import Metric
 from .sums import pieces, squares
 
 _SHORT = 2**16
 """The size below which starting an operation takes longer than the operation."""
+
+
+class Sums:
+    """Squared norms and sketches of n vectors, added up piece by piece.
+
+    Arguments:
+        count: n.
+        sketch: sketch of the vectors; None for norms only.
+        like: a tensor of their precision and on their device.
+    """
+
+    def __init__(self, count: int, sketch: Sketch | None, like: Tensor) -> None:
+        self._sketch = sketch
+        self.norms = like.new_zeros(count, dtype=torch.float64)
+        # A table with one row for each, as for sketches of single vectors.
+        self._tables = like.new_zeros(count, 1, 0 if sketch is None else sketch.numbers)
+
+    @property
+    def sketches(self) -> Tensor:
+        """The sketches, (n, k)."""
+        return self._tables[:, 0]
+
+    def add(self, part: slice, given: Sequence[tuple[int, Tensor]]) -> None:
+        """Add entries (n, m) of some vectors, each with the index of its first entry."""
+        values = given[0][1] if len(given) == 1 else torch.cat([rows for _, rows in given], dim=1)
+        self.norms[part] += squares(values)
+        if self._sketch is not None:
+            for start, rows in given:
+                self._sketch.add(self._tables[part], start, rows)
+
+
+class Scaled:
+    """Sums of scores in the metric of a step, apart for coordinates of small v.
+
+    Arguments:
+        count, like: as for :class:`Sums`.
+        metric: the metric of all scored parameters.
+        large, small: sketches of all entries, and of those of small v; None for norms only.
+    """
+
+    def __init__(
+        self, count: int, metric: Metric, large: Sketch | None, small: Sketch | None, like: Tensor
+    ) -> None:
+        self._metric = metric
+        self.large = Sums(count, large, like)
+        self.small, self.capped = (Sums(count, small, like) for _ in range(2))
+
+    def add(self, part: slice, given: Sequence[tuple[int, Tensor]]) -> None:
+        """Add some completions' scores (n, m), each with the index of its first entry."""
+        metric = self._metric
+        self.large.add(
+            part,
+            [(start, rows * metric.root[start : start + rows.shape[1]]) for start, rows in given],
+        )
+        for start, rows in given:
+            inside = metric.within(start, start + rows.shape[1])
+            if inside.start < inside.stop:
+                few = rows[:, metric.small[inside] - start]
+                self.small.add(part, [(inside.start, few * metric.small_root[inside])])
+                self.capped.add(part, [(inside.start, few * metric.capped_root[inside])])
+
+    def results(self, plain: Sums) -> dict[str, Tensor]:
+        """Arrays of :class:`PromptScores` in the metric, and the plain sums beside them."""
+        large, small, capped = self.large, self.small, self.capped
+        return {
+            "squared_norms": large.norms + small.norms,
+            "scores": torch.cat([large.sketches, small.sketches], dim=1),
+            "plain_scores": plain.sketches,
+            "capped_scores": capped.sketches,
+            "other_norms": torch.stack(
+                [plain.norms, large.norms, small.norms, capped.norms], dim=1
+            ),
+        }
 
 
 class Kept:
@@ -26,15 +101,21 @@ class Kept:
         sketch: sketch of scores; None for norms only.
         like: a tensor of the precision and on the device of scores.
         budget: bytes of one layer's scores at a time.
+        scaled: sums of the same scores in a metric, if there is one.
     """
 
-    def __init__(self, count: int, sketch: Sketch | None, like: Tensor, budget: int) -> None:
-        self._sketch, self._budget, self._dtype = sketch, budget, like.dtype
+    def __init__(
+        self,
+        count: int,
+        sketch: Sketch | None,
+        like: Tensor,
+        budget: int,
+        scaled: Scaled | None = None,
+    ) -> None:
+        self._budget, self._dtype = budget, like.dtype
         # New memory for each piece would be a tenth of all time on a CPU; a GPU's is kept by torch.
         self._scratch = like.new_empty(0 if like.is_cuda else budget // like.dtype.itemsize)
-        self.norms = like.new_zeros(count, dtype=torch.float64)
-        # A table with one row for each, as for sketches of single vectors.
-        self.sketches = like.new_zeros(count, 1, 0 if sketch is None else sketch.numbers)
+        self.plain, self.scaled = Sums(count, sketch, like), scaled
         self._few = min(_SHORT, budget // (4 * like.dtype.itemsize))
         self._short: list[tuple[int, Tensor]] = []
 
@@ -48,11 +129,15 @@ class Kept:
 
     def give(self, part: slice, *given: tuple[int, Tensor]) -> None:
         """Add some completions' scores (n, m), each with the index of its first entry."""
-        values = given[0][1] if len(given) == 1 else torch.cat([rows for _, rows in given], dim=1)
-        self.norms[part] += squares(values)
-        if self._sketch is not None:
-            for start, rows in given:
-                self._sketch.add(self.sketches[part], start, rows)
+        self.plain.add(part, given)
+        if self.scaled is not None:
+            self.scaled.add(part, given)
+
+    def results(self) -> dict[str, Tensor]:
+        """Arrays of :class:`PromptScores`, (n, ...)."""
+        if self.scaled is not None:
+            return self.scaled.results(self.plain)
+        return {"squared_norms": self.plain.norms, "scores": self.plain.sketches}
 
     def _put_off(self, part: slice, start: int, values: Tensor) -> None:
         """Add scores; short ones are collected first."""
@@ -75,11 +160,14 @@ class PromptScores:
     """Norms and sketches of the scores of N completions of one prompt.
 
     Attributes:
-        squared_norms: ‖s_i‖², (N,).
-        scores: CountSketches of s_i, (N, k), or scores themselves if they have at most k entries.
+        squared_norms: ‖s_i‖², (N,); in the metric of a step, if there is one.
+        scores: CountSketches of s_i, (N, k), or scores themselves if they have at most k entries; in a
+            metric, of the entries of large v and then of those of small v.
         token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
         surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
         surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
+        plain_scores, capped_scores, other_norms: only in a metric, as in
+            :class:`~ustat_pg.llm.pool.scored.ScoredPool`.
     """
 
     squared_norms: Array
@@ -87,3 +175,6 @@ class PromptScores:
     token_proxy: Array
     surprise: Array
     surprise_variance: Array
+    plain_scores: NDArray[np.floating] | None = None
+    capped_scores: NDArray[np.floating] | None = None
+    other_norms: Array | None = None

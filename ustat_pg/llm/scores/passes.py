@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from torch import Tensor
 from ...execution.memory import slices
 from ...noise.sketch import Sketch
 from ...validation import Array, InputError, argument, integer, one_of
-from .kept import Kept, PromptScores
+from .kept import Kept, PromptScores, Scaled
 from .layers import CLOSE, COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
+from .metric import adam_metric
 from .sums import squares
 from .tokens import Batch, Room, forward, of_tokens
 
@@ -57,6 +59,8 @@ class Scores:
             float32 and float64.
         sketch: k, the size of a sketch; if there are fewer parameters it is smaller and exact. None for norms
             only.
+        optimizer: file of Adam's state, as for :func:`~ustat_pg.llm.scores.metric.adam_metric`; scores are
+            then in the metric of its step.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Scores:
         method: str = "hooks",
         autocast_bf16: bool = False,
         sketch: int | None = SKETCH,
+        optimizer: str | Path | None = None,
     ) -> None:
         self.model = model
         self.method = one_of("method", method, ("hooks", "loop"))
@@ -79,19 +84,27 @@ class Scores:
         self.device = self._parameters[0].device
         if len({p.device for p in self._parameters}) > 1:
             raise InputError("the model's parameters lie on several devices: put it on one")
-        self.room = Room(self.device, memory)
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         self.dtype = torch.float64 if wide else torch.float32
         self._like = torch.empty(0, dtype=self.dtype, device=self.device)
+        self.metric = None
+        if optimizer is not None:
+            self.metric = adam_metric(optimizer, model, self.names).to(self._like)
+        self.room = Room(self.device, memory)
         self.sketch = None if sketch is None else integer("sketch", sketch)
-        self._sketch = None
-        if self.sketch is not None:
-            self._sketch = Sketch(self.d, self.sketch, self._like)
+        self._sketch = self._sketched(self.d)
+        self._small = None if self.metric is None else self._sketched(len(self.metric.small))
         self._number = {id(p): k for k, p in enumerate(self._parameters)}
         self._layers = layers(model, self._number, self.names) if method == "hooks" else []
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = set(inspect.signature(base.forward).parameters)
         self._checked = 0
+
+    def _sketched(self, entries: int) -> Sketch | None:
+        if self.sketch is None:
+            return None
+        # A pool's arrays are never empty.
+        return Sketch(max(entries, 1), self.sketch, self._like)
 
     @property
     def d(self) -> int:
@@ -211,7 +224,11 @@ class Scores:
         if block < batch.count and len(batches) > 1:
             half = len(batches) // 2
             return self._run(batches[:half]) + self._run(batches[half:])
-        kept = Kept(batch.count, self._sketch, self._like, self.room.working)
+        scaled = None
+        if self.metric is not None:
+            sketches = self._sketch, self._small
+            scaled = Scaled(batch.count, self.metric, *sketches, self._like)
+        kept = Kept(batch.count, self._sketch, self._like, self.room.working, scaled)
         tokens = torch.zeros(3, batch.count, dtype=torch.float64, device=self.device)
         for part in slices(batch.count, block):
 
@@ -226,17 +243,11 @@ class Scores:
                 kept.flush(part)
             else:
                 tokens[:, part] = self._streamed(batch.some(part), give)
-        # All results are copied to the host at once, after all work is queued.
-        norms, proxy, surprise, variance = torch.stack([kept.norms, *tokens]).cpu().numpy()
-        sketches = kept.sketches[:, 0].cpu().numpy()
+        sums = zip(("token_proxy", "surprise", "surprise_variance"), tokens, strict=True)
+        # Results are copied to the host only here, after all work is queued.
+        made = {name: each.cpu().numpy() for name, each in (kept.results() | dict(sums)).items()}
         return [
-            PromptScores(
-                squared_norms=norms[group][back],
-                scores=sketches[group][back],
-                token_proxy=proxy[group][back],
-                surprise=surprise[group][back],
-                surprise_variance=variance[group][back],
-            )
+            PromptScores(**{name: rows[group][back] for name, rows in made.items()})
             for group, back in zip(batch.groups, batch.back, strict=True)
         ]
 
@@ -254,7 +265,10 @@ class Scores:
         if self.method == "hooks":
             each = self.room.taken(batch.count, *lengths, lambda: self._measured(*lengths))
             most = batch.count
-        held = 0 if self._sketch is None else batch.count * self._sketch.numbers * self._bytes_each
+        numbers = 0 if self._sketch is None else self._sketch.numbers
+        if self.metric is not None:
+            numbers = 2 * (numbers + (0 if self._small is None else self._small.numbers))
+        held = batch.count * numbers * self._bytes_each
         return self.room.plan(lengths, each, held, most)
 
     def _measured(self, prompt: int, longest: int) -> int:
@@ -336,7 +350,7 @@ class Scores:
             kept = Kept(len(places), None, self._like, self.room.working)
             kept.take(both, 0, uses)
             kept.flush(both)
-            ours[k] = float(kept.norms[-1])
+            ours[k] = float(kept.plain.norms[-1])
 
         def streamed(k: int, row: Tensor) -> None:
             theirs[k] += float(squares(row))

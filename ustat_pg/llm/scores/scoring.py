@@ -75,7 +75,7 @@ def score_pool(
         config: further information on the pool, such as task and seed.
         progress: called after each prompt.
         scores: scores object of this model and these options, if it exists.
-        options: parameters, memory, method, autocast_bf16, sketch of
+        options: parameters, memory, method, autocast_bf16, sketch, optimizer of
             :class:`~ustat_pg.llm.scores.Scores`.
     """
     prompts = list(pools)
@@ -95,6 +95,8 @@ def score_pool(
         "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
         "code": source_digest(Path(__file__).resolve()),
     }
+    if scores.metric is not None:
+        made_by["metric"] = dict(scores.metric.facts)
     files: list[Path | None] = [None] * len(prompts)
     if out is not None:
         for x, rollouts in enumerate(prompts):
@@ -149,7 +151,7 @@ def _score(
             yield Asked(*ids, factors, name=rollouts.prompt.id)
 
     for x, made in enumerate(scores.many(asked())):
-        yield entries[x] | vars(made)
+        yield entries[x] | {name: each for name, each in vars(made).items() if each is not None}
 
 
 def _stale(
