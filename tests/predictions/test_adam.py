@@ -45,8 +45,10 @@ def drawn():
     return gradient, squares
 
 
-def searched(budget):
-    """The group size of the largest gain, on a grid, by curves through the three enumerated sizes."""
+def searched(budget, other):
+    """The group size of the largest gain and this gain, on a grid, by curves through the three sizes; and the
+    gain at another size.
+    """
     gradient, squares = drawn()
     g = np.array([float(one) ** 2 for one in gradient])
     # With B = K/G prompts E ĝⱼ² = gⱼ² + (E ĝⱼ² at one prompt - gⱼ²) G/K.
@@ -55,10 +57,10 @@ def searched(budget):
         for size in squares
     ]
     curve = np.linalg.solve([[size, 1, 1 / (size - 1)] for size in squares], noise)
-    sizes = np.linspace(1.1, budget, 400_001)
+    sizes = np.append(np.linspace(1.1, budget, 400_001), other)
     rows = np.stack([sizes, np.ones_like(sizes), 1 / (sizes - 1)], axis=1)
     gains = (g / np.sqrt(g + rows @ curve / budget)).sum(axis=1)
-    return sizes[gains.argmax()], gains.max()
+    return sizes[gains.argmax()], gains.max(), gains[-1]
 
 
 @pytest.mark.parametrize("budget", [8, 64, 4096])
@@ -67,11 +69,13 @@ def test_the_largest_gain_by_enumeration(budget):
     problem = SoftmaxBandit.linear(
         [0.5, 0.5], np.array(RAW, dtype=float), np.zeros(2), values, np.ones_like(values), logits
     )
-    found, (size, gain) = adam_group_size(problem, budget), searched(budget)
+    found, plain = adam_group_size(problem, budget), optimal_group_size(mse_constants(problem))
+    size, gain, at_plain = searched(budget, plain)
     assert found.group_size == pytest.approx(size, abs=2 * budget / 400_000)
     assert found.gain == pytest.approx(gain, rel=1e-9)
-    assert found.plain_group_size == optimal_group_size(mse_constants(problem))
-    assert 0 < found.kept <= 1
+    assert found.plain_group_size == plain
+    assert found.kept == pytest.approx(at_plain / gain, rel=1e-9)
+    assert found.kept < 1 - 1e-6
 
 
 def test_one_parameter_has_the_plain_best():
