@@ -48,7 +48,7 @@ SIZES = (2, 5, 24)
 BUDGET = 24
 """A budget at which one parameter has much more noise than signal, and the other has not."""
 
-METRICS = {"diagonal": np.diag([1.0, 50.0]), "symmetric": np.array([[1.0, -2.0], [-2.0, 20.0]])}
+METRICS = {"diagonal": np.array([1.0, 50.0]), "symmetric": np.array([[1.0, -2.0], [-2.0, 20.0]])}
 """Metrics in which two parameters have very different lengths."""
 
 
@@ -64,8 +64,9 @@ def _best(problem: SoftmaxBandit) -> float:
 
 def fixed(entry: BanditEntry, name: str) -> Iterator[Check]:
     """The error, G* and the critical budget in a fixed metric."""
-    problem, metric = entry.problem, METRICS[name]
-    seen = in_metric(problem, metric)
+    problem, given = entry.problem, METRICS[name]
+    metric = given * np.eye(problem.d) if given.ndim == 1 else given
+    seen = in_metric(problem, given)
     constants, twice = mse_constants(seen), in_metric(problem, metric @ metric)
     error = gradient_mse(seen, "grpo", 3, 2).mse
     wrong = {TWICE: gradient_mse(twice, "grpo", 3, 2).mse}
