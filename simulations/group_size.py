@@ -26,7 +26,7 @@ from ustat_pg.predictions import epoch_gap, gap_group_size, group_size_advice
 from .engines import Constant, Decay
 from .engines.runs.schedules import Schedule
 from .evidence import Check, Extrapolation, equal
-from .parts import advice
+from .parts import advice, metrics
 from .parts.advice import BUDGET, HALVED, INSIDE, ONE, PAPER, SIZES
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
@@ -36,7 +36,7 @@ from .shared.runs import at_optimum, moments_of, parts_of
 from .shared.splits import Split
 
 ROOT = "G* ~ sqrt(K)"
-RIVALS = (*advice.RIVALS, ROOT)
+RIVALS = (*advice.RIVALS, ROOT, *metrics.RIVALS)
 
 
 def rivals(split: Split) -> dict[str, float]:
@@ -177,6 +177,7 @@ def checks(suite: Suite) -> Iterator[Check]:
     """Checks of the curve, by gradients and by whole runs, and of each rival's choice against the best."""
     landscapes, full = suite.landscapes, suite.sized(False, False, True)
     yield from advice.checks(suite)
+    yield from metrics.checks(suite)
     for entry in landscapes["lopsided"]:
         yield from _short(entry)
         yield from _universal(entry, full)

@@ -67,6 +67,27 @@ def rare(probs: Any, rewards: Any, *others: np.ndarray) -> SoftmaxBandit:
     return SoftmaxBandit.linear([1.0], features, theta, values, sure, np.log([probs]))
 
 
+def opposed(
+    pull: float = 1.5, lean: float = 0.1, agree: float = 0.5, off: float = 0.3, turns: Any = 0.0
+) -> SoftmaxBandit:
+    """Two prompts of four arms, two along each parameter. They pull the first parameter hard and in opposite
+    directions, up to ``lean``, and the second one alike, up to the share ``off``.
+
+    Arguments:
+        turns: added to the features, (2, 4, 2).
+    """
+    features = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    earns = [(side * pull + lean, agree * (1 + side * off)) for side in (1, -1)]
+    rewards = np.array([[hard, -hard, alike, -alike] for hard, alike in earns])[..., None]
+    return SoftmaxBandit.linear(
+        [0.5, 0.5],
+        features + turns * np.ones((2, 1, 1)),
+        np.zeros(2),
+        rewards,
+        np.ones_like(rewards),
+    )
+
+
 def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
@@ -165,6 +186,15 @@ class Bandits:
             law = np.stack([chances, 1 - chances], axis=-1)
             values = np.broadcast_to([1.0, 0.0], law.shape)
             problem = SoftmaxBandit.linear([1.0], features, np.full(2, 0.3), values, law)
+            yield Entry(name, "generated", problem)
+
+    def opposed(self) -> Iterator[BanditEntry]:
+        """Two prompts that disagree about one of two parameters; Adam's best group is thrice SGD's."""
+        yield Entry("opposed", "made-up", opposed())
+        for name, rng in self._streams("opposed", 12):
+            share = rng.uniform(0.9, 1.1, size=4)
+            numbers = (share * [1.5, 0.1, 0.5, 0.3]).tolist()
+            problem = opposed(*numbers, turns=0.03 * rng.normal(size=(2, 4, 2)))
             yield Entry(name, "generated", problem)
 
     def worthless(self) -> Iterator[BanditEntry]:

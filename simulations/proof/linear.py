@@ -351,6 +351,16 @@ def theorem_7() -> Iterator[Statement]:
         {"without the 2": c1 + c2 + c1 * r},
         scope,
     )
+    own = sympy.Symbol("g²", positive=True)
+    square = formulas.adam_square(own, noise, K)
+    fall = (c1 - c3 / (G - 1) ** 2) / (2 * K)
+    yield Statement(
+        "the slope of a parameter's gain with Adam is -w (c1 - c3/(G-1)²)/(2K)",
+        sympy.diff(formulas.adam_gain(own, square, sympy.sqrt), G),
+        -formulas.adam_weight(own, square, sympy.sqrt) * fall,
+        {"w = g²/√v": -formulas.adam_gain(own, square, sympy.sqrt) * fall},
+        scope,
+    )
     yield from constants()
     # What is left is at least 0 (mse).
     phi, spread, signal = sympy.symbols("E[σ²trF] E‖g(X)‖² ‖g‖²", positive=True)

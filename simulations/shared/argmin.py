@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from ..evidence import Evidence, Interval, Linear
 from ..evidence.functionals import OfPoints, Sums
@@ -178,3 +181,82 @@ class Lowest(_OverSizes):
             for rise, level, fall in product(*ends.tolist())
         ]
         return Interval(min(corners), max(corners))
+
+
+@dataclass(frozen=True)
+class Gained(_OverSizes):
+    """The place where Σⱼ gⱼ²/√(gⱼ² + noiseⱼ/K) is largest, or the sum there; each noise is a curve
+    a G + b + c/(G-1) through three points, and those of one parameter follow each other.
+
+    Arguments:
+        signals: gⱼ².
+        budget: K, also the largest G.
+        value: whether to return the sum.
+    """
+
+    signals: tuple[float, ...] = ()
+    budget: float = 1.0
+    value: bool = False
+
+    @cached_property
+    def _tried(self) -> np.ndarray:
+        return 1 + np.geomspace(0.05, self.budget - 1, 2000)
+
+    def _rows(self, at: np.ndarray, slope: bool = False) -> np.ndarray:
+        """Factors of the three points in the curve, or in its slope, at some group sizes, (n, 3)."""
+        sizes, left = np.array(self.sizes, dtype=float), at - 1
+        inverse = np.linalg.inv(np.stack([sizes, np.ones(3), 1 / (sizes - 1)], axis=1))
+        level, fall = (np.zeros_like(at), -1 / left**2) if slope else (np.ones_like(at), 1 / left)
+        rise = np.ones_like(at) if slope else at
+        return np.asarray(np.stack([rise, level, fall], axis=1) @ inverse)
+
+    def _squares(self, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """vⱼ, (n, d), for values (3 d,)."""
+        noise = self._rows(at) @ values.reshape(-1, 3).T
+        return np.asarray(np.array(self.signals) + np.maximum(noise, 0.0) / self.budget)
+
+    def _gains(self, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return np.asarray((np.array(self.signals) / np.sqrt(self._squares(at, values))).sum(axis=1))
+
+    def _slope(self, size: float, values: np.ndarray) -> float:
+        """The slope of the sum, times -2K."""
+        at = np.array([size])
+        pull = np.array(self.signals) * self._squares(at, values) ** -1.5
+        return float((pull * (self._rows(at, slope=True) @ values.reshape(-1, 3).T)).sum())
+
+    def of(self, values: np.ndarray) -> float:
+        gains = self._gains(self._tried, values)
+        place = int(gains.argmax())
+        best = self._tried[place]
+        low, high = self._tried[max(place - 1, 0)], self._tried[min(place + 1, len(gains) - 1)]
+        if self._slope(low, values) < 0 < self._slope(high, values):
+            best = brentq(self._slope, low, high, (values,), xtol=1e-13)
+        return float(self._gains(np.array([best]), values)[0] if self.value else best)
+
+    def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
+        """Interval arithmetic on the sum, or on its slope: the place lies after all group sizes up to which
+        it surely rises, and before those from which it surely falls.
+        """
+        ends = [self._between(rows, low, high) for rows in (False, True)]
+        (least, most), (steep, steepest) = ends
+        signals = np.array(self.signals)
+        small, large = (signals + np.maximum(noise, 0.0) / self.budget for noise in (least, most))
+        if self.value:
+            sums = [(signals / np.sqrt(square)).sum(axis=1).max() for square in (large, small)]
+            return Interval(float(sums[0]), float(sums[1]))
+        weights = signals * large**-1.5, signals * small**-1.5
+        bottom = np.where(steep < 0, weights[1], weights[0]) * steep
+        top = np.where(steepest > 0, weights[1], weights[0]) * steepest
+        rises, falls = top.sum(axis=1) < 0, bottom.sum(axis=1) > 0
+        last = len(falls) - 1
+        first = int(np.argmin(rises)) if not rises.all() else last
+        final = last - int(np.argmin(falls[::-1])) if not falls.all() else 0
+        tried = self._tried
+        return Interval(float(tried[max(first - 1, 0)]), float(tried[min(final + 1, last)]))
+
+    def _between(self, slope: bool, low: np.ndarray, high: np.ndarray) -> tuple[Any, Any]:
+        """The ends of each parameter's curve, or of its slope, at all tried group sizes, (n, d) each."""
+        rows = self._rows(self._tried, slope)
+        up, down = np.maximum(rows, 0), np.minimum(rows, 0)
+        ends = low.reshape(-1, 3).T, high.reshape(-1, 3).T
+        return up @ ends[0] + down @ ends[1], up @ ends[1] + down @ ends[0]

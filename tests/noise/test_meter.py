@@ -222,7 +222,7 @@ def test_adam_s_metric():
         assert step >= 22 or "second moments cover fewer than 22" in meter.left_out
         optimizer.step()
         optimizer.zero_grad()
-    scaled = rows[:, :3] / (rows.sum(0)[:3].abs() + 1e-8) * 2
+    scaled = rows[:, :3] / (rows.sum(0)[:3].abs() + 1e-8).sqrt() * 2
     assert meter.estimate().steps == 3
     assert meter.estimate().signal.value == pytest.approx(float(scaled[0] @ scaled[1]), rel=1e-4)
 

@@ -16,6 +16,7 @@ from .completions import Alternative
 from .estimate import NoiseEstimate
 from .lags import DRAWN
 from .layers import Layers, is_sharded
+from .metric import adam_scale
 from .onlooker import Guard
 from .sketch import Sketch, pieces
 from .window import Window, numbered
@@ -26,10 +27,14 @@ _UNKNOWN_SHARDS = (
 _SEEN = 22
 """The number of steps that Adam's second moments must cover before they are used as a metric.
 
-A mean v of n squares of normal numbers has E[1/v] = n / (n - 2) / σ²: 10% too large at 22, infinite at 2. The
-relative deviation of 1/v is √(2 / (n - 4)), a third for each entry. Adam weights squares by β₂ to the power
+A mean v of n squares of normal numbers has E[v^(-1/2)] about 1 + 3/(4n) times 1/σ: 4% too large at 22. The
+relative deviation of v^(-1/2) is about 1/√(2n), 16% for each entry. Adam weights squares by β₂ to the power
 of their age: a long memory, with β₂ near 1, makes v better later, and the memory of β₂ = .9 is full at 22.
 """
+_ADAMS = torch.optim.Adam, torch.optim.AdamW
+_ADAM = "noise in Adam's metric"
+_OF_BOTH = ("noise_to_signal", "k_crit", "budget_over_critical", "g_star")
+"""The numbers that are logged in Adam's metric too: those that do not change with a common factor."""
 
 
 class NoiseMeter:
@@ -75,10 +80,12 @@ class NoiseMeter:
         phi_over_tau: φ/τ, which separates c₂ from c₃; None to measure it from advantages of
             :meth:`micro_batch`, for groups of at least 3 that lie in three micro-batches, or in unequal parts
             of two.
-        metric: ``"euclidean"``, or ``"adam"`` for gradients divided by √v + ε with Adam's second moments of
-            past steps, once they cover 22 steps; entries that never had a gradient have no metric and are
-            left out.
-        optimizer: torch's optimizer, needed for ``metric="adam"``. With Adam, AdamW or SGD with momentum,
+        metric: ``"euclidean"``; ``"adam"`` for the norm of Adam's step P ĝ, P = 1/(√v + ε), in which a
+            gradient counts as P^(1/2) ĝ (:func:`~ustat_pg.noise.metric.adam_scale`); or ``"both"``, which is
+            euclidean and, where the optimizer is torch's Adam or AdamW, has :attr:`adam` beside it. Adam's v
+            is that of past steps, once it covers 22 steps; entries that never had a gradient have no metric
+            and are left out.
+        optimizer: torch's optimizer, needed for Adam's metric. With Adam, AdamW or SGD with momentum,
             pairs of neighbouring steps are used too, and the signal is two to four times as precise
             (:mod:`ustat_pg.noise.lags`).
         numbers: how many numbers are kept of a micro-batch's gradient.
@@ -103,7 +110,7 @@ class NoiseMeter:
         *,
         leave_one_out: bool = False,
         phi_over_tau: float | None = 1.0,
-        metric: str = "euclidean",
+        metric: str = "both",
         optimizer: Any = None,
         numbers: int = 4096,
         seed: int = 0,
@@ -115,7 +122,7 @@ class NoiseMeter:
         self.population = None if population is None else integer("population", population, 2)
         self.leave_one_out = leave_one_out
         self.phi_over_tau = None if phi_over_tau is None else positive("phi_over_tau", phi_over_tau)
-        self._adam = one_of("metric", metric, ("euclidean", "adam")) == "adam"
+        self._adam = one_of("metric", metric, ("both", "euclidean", "adam")) == "adam"
         if self._adam and optimizer is None:
             raise InputError(
                 "metric is 'adam': give the optimizer, because the metric uses its second moments"
@@ -166,6 +173,15 @@ class NoiseMeter:
         self._table: torch.Tensor | None = None
         self._scale = 1.0
         self._drawn: tuple[int, Sketch] | None = None
+        self._moments: dict[int, tuple[Any, float, float, float] | None] = {}
+        self.adam: NoiseMeter | None = None
+        """The meter of the same steps in Adam's metric, which is off by itself after an error."""
+        if metric == "both" and isinstance(optimizer, _ADAMS) and not any(self._sharded):
+            self.adam = NoiseMeter(
+                self._parameters, window, leave_one_out=leave_one_out, phi_over_tau=phi_over_tau,
+                metric="adam", optimizer=optimizer, numbers=numbers, seed=seed, population=population,
+                guard=Guard(what=_ADAM),
+            )  # fmt: skip
         self.clear()
 
     def __reduce__(self) -> Any:
@@ -175,6 +191,11 @@ class NoiseMeter:
 
     def clear(self) -> None:
         """Forget the micro-batches of an unfinished step."""
+        self._clear()
+        if self.adam is not None:
+            self.adam.clear()
+
+    def _clear(self) -> None:
         self._broken = ""
         self._sketch: Sketch | None = None
         self._before: torch.Tensor | None = None
@@ -183,6 +204,8 @@ class NoiseMeter:
         self._groups: list[NDArray[np.int64]] = []
         self._given: dict[str, list[Any]] = {"advantages": [], "weights": []}
         self._table = None
+        # The optimizer's step changes them.
+        self._moments = {}
         if self._layers is not None:
             self._layers.begin(None)
 
@@ -219,7 +242,9 @@ class NoiseMeter:
             self.end()
         except BaseException:
             self.clear()
-            self._broken = "an error inside a block cut it short"
+            for meter in (self, self.adam):
+                if meter is not None:
+                    meter._broken = "an error inside a block cut it short"
             raise
 
     def begin(
@@ -240,6 +265,8 @@ class NoiseMeter:
         given = {"advantages": advantages, "weights": weights}
         found = {what: _one_each(what, values, len(names)) for what, values in given.items()}
         self._guard(self._opened, np.stack([own, names], axis=1), found)
+        if self.adam is not None:
+            self.adam.begin(prompts, scale, advantages, groups, weights)
 
     def _opened(self, groups: NDArray[np.int64], given: dict[str, Any]) -> None:
         device = self._parameters[0].device
@@ -271,6 +298,8 @@ class NoiseMeter:
         if self._table is None and self._guard.reason is None:
             raise InputError("no micro-batch is open: call begin first")
         self._guard(self._closed)
+        if self.adam is not None:
+            self.adam.end()
 
     def _closed(self) -> None:
         assert self._table is not None
@@ -308,6 +337,10 @@ class NoiseMeter:
             raise InputError("a micro-batch is open: end it before the step")
         # All processes reach this line, even those that are off.
         everything = self._guard.gathered(self._guard(self._finished, counts))
+        # All processes agree on whether it is over.
+        if self.adam is not None and not self._guard.over:
+            self.adam.leave_one_out = self.leave_one_out
+            self.adam.step(counts)
         whole = None if everything is None else self._guard(self._merged, everything)
         if whole is None:
             self.left_out = f"the meter is off: {self._guard.reason}"
@@ -331,7 +364,7 @@ class NoiseMeter:
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)]).cpu()
         groups, given, moved = self._groups, self._given, self._moved
-        self.clear()
+        self._clear()
         self._count += 1
         self._taken.trail.next()
         if broken:
@@ -397,8 +430,14 @@ class NoiseMeter:
         return self._latest[1]
 
     def metrics(self) -> dict[str, float]:
-        """The numbers of :meth:`estimate` for a log; the number of counted steps while it is below two."""
-        return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics()
+        """The numbers of :meth:`estimate` for a log; the number of counted steps while it is below two. Those
+        in Adam's metric begin with ``adam/``.
+        """
+        found = {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics()
+        if self.adam is not None and self.adam.steps > 1:
+            of_adam = self.adam.estimate().metrics().items()
+            found |= {f"adam/{name}": value for name, value in of_adam if name.startswith(_OF_BOTH)}
+        return found
 
     def compare(
         self, estimators: Sequence[str], group_sizes: Sequence[int] | None = None
@@ -431,7 +470,8 @@ class NoiseMeter:
     def state_dict(self) -> dict[str, Any]:
         """The state of the window, for JSON."""
         drawn = [self.numbers, self.seed, self._layers is not None]
-        return {"count": self._count, "drawn": drawn, **self._taken.state_dict()}
+        adam = None if self.adam is None else self.adam.state_dict()
+        return {"count": self._count, "drawn": drawn, "adam": adam, **self._taken.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
@@ -439,12 +479,16 @@ class NoiseMeter:
         # Gradients with another kind of sketch have no products with later ones.
         alike = state["drawn"] == [self.numbers, self.seed, self._layers is not None]
         self._taken.load_state_dict(state, alike)
+        if self.adam is not None and state["adam"] is not None:
+            self.adam.load_state_dict(state["adam"])
 
     def remove(self) -> None:
         """Remove the hooks."""
         self._guard.remove()
         self._ever = False
         self.clear()
+        if self.adam is not None:
+            self.adam.remove()
         if self._layers is not None:
             self._layers.forget()
 
@@ -470,21 +514,25 @@ class NoiseMeter:
     def _add(self, table: torch.Tensor, place: int, start: int, gradient: torch.Tensor) -> None:
         """Sketch a gradient in the optimizer's metric, starting at a parameter's entry ``start``."""
         assert self._sketch is not None
-        metric = self._moments(place) if self._adam else None
-        if self._adam and metric is None:
+        if not self._adam:
+            for first, values in pieces(gradient):
+                at = self._first[place] + start + first
+                self._sketch.add(table, at, values.to(table.device))
+            return
+        if place not in self._moments:
+            self._moments[place] = self._moment(place)
+        if (known := self._moments[place]) is None:
             self._broken = f"Adam's second moments cover fewer than {_SEEN} steps"
             return
-        for first, values in pieces(gradient):
-            if metric is not None:
-                moment, correction, eps = metric
-                root = next(moment)[1].div(correction).sqrt_()
-                # An entry that never had a gradient has no metric.
-                values = torch.where(root > 0, values / (root + eps), 0.0)
-            at = self._first[place] + start + first
-            self._sketch.add(table, at, values.to(table.device))
+        moment, *settings = known
+        for (first, values), (_, square) in zip(pieces(gradient), pieces(moment), strict=True):
+            root = adam_scale(square, *settings).sqrt_()
+            # An entry that never had a gradient has no metric.
+            values = torch.where(square > 0, root.mul_(values), 0.0)
+            self._sketch.add(table, self._first[place] + start + first, values.to(table.device))
 
-    def _moments(self, place: int) -> tuple[Iterator[Any], float, float] | None:
-        """Adam's second moments in pieces, their divisor, and ε; None before they can be used as a metric."""
+    def _moment(self, place: int) -> tuple[Any, float, float, float] | None:
+        """Adam's second moments, their steps, β₂ and ε; None before they can be used as a metric."""
         parameter = self._parameters[place]
         state = self._optimizer.state.get(parameter, {})
         if "exp_avg_sq" not in state:
@@ -500,10 +548,10 @@ class NoiseMeter:
         group = next(
             g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"])
         )
-        moment = state["exp_avg_sq"]
+        moment = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
         if hasattr(moment, "to_local"):
             moment = moment.to_local()
-        return pieces(moment), 1 - group["betas"][1] ** step, group["eps"]
+        return moment, step, group["betas"][1], group["eps"]
 
     @torch.no_grad()
     def _shards(self) -> torch.Tensor:

@@ -17,9 +17,14 @@ class Guard:
 
     Processes that train together switch off together: a process that is off takes part in :meth:`gathered`
         until all processes know.
+
+    Arguments:
+        stops: functions to call when it switches off.
+        what: what is off then, in words.
     """
 
-    def __init__(self, *stops: Callable[[], Any]) -> None:
+    def __init__(self, *stops: Callable[[], Any], what: str = "noise") -> None:
+        self._what = what
         self.reason: str | None = None
         """The reason why it is off; None while it is on."""
         self.refused = False
@@ -54,7 +59,7 @@ class Guard:
         self.reason, self.refused = reason, refused
         for stop in [self.remove, *self.stops]:
             self.run(stop)
-        warnings.warn(f"noise is off and the training continues: {reason}", stacklevel=2)
+        warnings.warn(f"{self._what} is off and the training continues: {reason}", stacklevel=2)
 
     def remove(self) -> None:
         """Remove all hooks."""

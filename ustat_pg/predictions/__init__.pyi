@@ -1,3 +1,5 @@
+from .adam import AdamGroupSize as AdamGroupSize
+from .adam import adam_group_size as adam_group_size
 from .adaptive import DOWNSAMPLING as DOWNSAMPLING
 from .adaptive import PLAN_ESTIMATORS as PLAN_ESTIMATORS
 from .adaptive import PlanPrediction as PlanPrediction

@@ -111,6 +111,36 @@ def best_group_size(ratio: Any, root: Callable[[Any], Any] = math.sqrt) -> Any:
     return 1 + root(ratio)
 
 
+def adam_square(gradient_sq: Any, noise: Any, budget: Any) -> Any:
+    """E ĝⱼ² = gⱼ² + (c1ⱼ G + c2ⱼ + c3ⱼ/(G-1))/K of each parameter: what Adam's second moments estimate.
+
+    Arguments:
+        gradient_sq: gⱼ².
+        noise: :func:`budget_noise` of the parameter's own constants.
+        budget: K.
+    """
+    return gradient_sq + noise / budget
+
+
+def adam_gain(gradient_sq: Any, square: Any, root: Callable[[Any], Any] = math.sqrt) -> Any:
+    """gⱼ²/√vⱼ, the part of a parameter in the gain of a step of Adam, of first order in its rate.
+
+    Arguments:
+        gradient_sq: gⱼ².
+        square: vⱼ, :func:`adam_square`.
+        root: a square root function for the square's type.
+    """
+    return gradient_sq / root(square)
+
+
+def adam_weight(gradient_sq: Any, square: Any, root: Callable[[Any], Any] = math.sqrt) -> Any:
+    """gⱼ² vⱼ^(-3/2), the weight of a parameter's c1ⱼ and c3ⱼ in Adam's best group size.
+
+    It is -2 times the derivative of :func:`adam_gain` in vⱼ.
+    """
+    return adam_gain(gradient_sq, square, root) / square
+
+
 def costly_slope(fixed: Any, c2: Any, c3: Any) -> tuple[Any, ...]:
     """The derivative in G of (q + G)(1 + c2/G + c3/(G(G-1))), times G² (G-1)²: the factors of (G-1)⁴ to 1.
 

@@ -13,6 +13,7 @@ from .labelled import digits_problem as digits_problem
 from .labelled import labelled_problem as labelled_problem
 from .mappings import example_problem as example_problem
 from .mappings import problem_from_mapping as problem_from_mapping
+from .metric import in_metric as in_metric
 from .minibatch import Minibatch as Minibatch
 from .named import NamedProblem as NamedProblem
 from .named import named_problem as named_problem

@@ -96,8 +96,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which separates c₂ and c₃. None to measure it; in groups
             of 2 it is set to 1, its value for rewards 0 and 1 under Assumption 2.
-        metric: ``"euclidean"``, or ``"adam"`` for the noise in AdamW's metric, once its second moments cover
-            22 steps.
+        metric: ``"both"``: the noise in the gradient's own norm and, where the optimizer is torch's Adam or
+            AdamW and parameters are not sharded, in the norm of its step too, once its second moments cover
+            22 steps (``noise/adam/k_crit`` and so on, and :attr:`adam`); ``"euclidean"`` or ``"adam"`` for
+            one of them.
         sketch: how many numbers are kept of each micro-batch's gradient.
         seed: seed of the sketch.
         per_completion: whether to separate completions, by hooks on layers, for :meth:`compare`. It needs
@@ -115,7 +117,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         *,
         detail: bool = False,
         phi_over_tau: float | None = None,
-        metric: str = "euclidean",
+        metric: str = "both",
         sketch: int = 4096,
         seed: int = 0,
         per_completion: bool = False,
@@ -157,6 +159,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None:
             raise InputError("0 steps count: an estimate needs at least 2")
         return self._meter.estimate()
+
+    @property
+    def adam(self) -> NoiseMeter | None:
+        """The meter in Adam's metric beside the other, if there is one."""
+        return None if self._meter is None else self._meter.adam
 
     def compare(
         self, estimators: Sequence[str], group_sizes: Sequence[int] | None = None

@@ -58,7 +58,7 @@ class Plan:
         refuse_shared_outputs(trainer)
         args, size, mixing = trainer.args, trainer.num_generations, mixes(trainer)
         batches, each = args.gradient_accumulation_steps, args.per_device_train_batch_size
-        euclidean, compiled = metric == "euclidean", args.torch_compile
+        euclidean, compiled = metric != "adam", args.torch_compile
         loss, loo = kinds(trainer)
         if sharded and not euclidean:
             raise InputError("metric='adam' needs whole gradients, but parameters are sharded")
