@@ -12,6 +12,7 @@ from ustat_pg.engines.gradients.cell import OTHERS
 
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from .prompts import NormalisedCell, ScreenedCell
 from .runs.cell import (
     Away,
     Binned,
@@ -40,6 +41,7 @@ __all__ = [
     "Gap",
     "GapAfterStep",
     "GapTransform",
+    "NormalisedCell",
     "OneRun",
     "OneStep",
     "PracticalCell",
@@ -47,6 +49,7 @@ __all__ = [
     "Product",
     "RatioBias",
     "Rule",
+    "ScreenedCell",
     "SizedCell",
     "SurvivorCell",
     "TargetBias",
