@@ -31,6 +31,8 @@ from .critics import learned_values as learned_values
 from .decisions import Decision as Decision
 from .decisions import decision as decision
 from .decisions import prompts_to_settle as prompts_to_settle
+from .drawing_advice import DrawingAdvice as DrawingAdvice
+from .drawing_advice import drawing_advice as drawing_advice
 from .group_size import MseConstants as MseConstants
 from .group_size import group_size_advice as group_size_advice
 from .group_size import mse_constants as mse_constants
