@@ -216,6 +216,17 @@ RESULTS: dict[str, Result] = {
         sharper="Known: advantages by turn and by equal state (GiGPO, GTPO). Added: the mean of each scheme "
         "at every G, its noise in a turn's own parameters, and when a per-turn baseline is the better one.",
     ),
+    "prompt_sampling": Result(
+        "Beyond 8",
+        "Prompts drawn by any law q, each weighted by ρ/q, leave the gradient unbiased; the least outputs "
+        "times variance has q ~ ρ √(m/(n + κ)), and each prompt the size n with the least (n + κ) m.",
+        "which prompts to draw, and how to weigh them",
+        assumptions="A law made of other rewards than those in use; prompts drawn independently. Not in the "
+        "paper.",
+        sharper="Known: importance sampling by gradient norms, and curricula near pass rates of 1/2. "
+        "Added: the exact cost of any law and sizes and its optimum, and what is climbed without weights, "
+        "with weights over their mean, or if solved prompts are dropped.",
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",
@@ -286,6 +297,7 @@ ON_NETWORKS = (
     "count_advantages",
     "best_baseline",
     "turns",
+    "prompt_sampling",
 )
 """The results for tokens and transformers too; the others need an interior optimum."""
 

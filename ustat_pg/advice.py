@@ -12,9 +12,11 @@ from .catalogue.choice import Choice, Ratio, choose
 from .moments.record import Moments, moments_of
 from .predictions import (
     AdaptiveAdvice,
+    DrawingAdvice,
     MseConstants,
     adaptive_advice,
     critical_budget,
+    drawing_advice,
     gradient_mse,
     group_size_advice,
     mse_constants,
@@ -41,6 +43,7 @@ class ProblemAdvice(Advice):
         k_crit: budget at which the least error equals ‖∇J‖²; None if the gradient is 0.
         adaptive: comparison of two-stage groups with fixed ones, if requested.
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
+        drawing: law of prompts and its saving at that group size, if requested.
     """
 
     constants: MseConstants
@@ -48,6 +51,7 @@ class ProblemAdvice(Advice):
     k_crit: float | None
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
+    drawing: DrawingAdvice | None = None
 
     @property
     def group_size(self) -> int:
@@ -63,10 +67,11 @@ class ProblemAdvice(Advice):
             "k_crit": self.k_crit,
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
+            **({} if self.drawing is None else {"drawing": self.drawing.to_dict()}),
         }
 
     def __str__(self) -> str:
-        parts = (self.sizes, self.choice, self.adaptive)
+        parts = (self.sizes, self.choice, self.adaptive, self.drawing)
         return "\n\n".join(str(part) for part in parts if part is not None)
 
 
@@ -79,6 +84,7 @@ def advise(
     population: int | None = None,
     adaptive: bool = False,
     stage_cost: float | None = None,
+    draw: bool = False,
     estimator: Any = None,
     off_policy: bool = False,
     until: str | float | None = None,
@@ -96,6 +102,8 @@ def advise(
         budget, prompt_cost, output_cost, population: as for :func:`~ustat_pg.predictions.group_size_advice`.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
         stage_cost: cost of a second stage, in outputs (default: 0).
+        draw: whether to compare a law of prompts with the data's, at the advised group size; of a pool or a
+            model by pass rates, with rewards 0 and 1 and at least eight rollouts per prompt.
         estimator: the estimator in use, as a trainer's options; others and their group sizes are compared
             with it; a problem then needs rewards 0 and 1.
         off_policy: for a pool, whether to accept rollouts that another policy seems to have drawn.
@@ -123,6 +131,7 @@ def advise(
         "population": population,
         "adaptive": adaptive,
         "stage_cost": number("cost of a stage", stage_cost or 0.0, minimum=0.0),
+        "draw": draw,
         "estimator": estimator,
     }
     apart = {"off_policy": off_policy or None, "until": until, "progress": progress}
@@ -163,7 +172,14 @@ def _is_pool(source: str | Path) -> bool:
 
 
 def _of_moments(
-    problem: Any, budget: float, *, adaptive: bool, stage_cost: float, estimator: Any, **costs: Any
+    problem: Any,
+    budget: float,
+    *,
+    adaptive: bool,
+    stage_cost: float,
+    draw: bool,
+    estimator: Any,
+    **costs: Any,
 ) -> ProblemAdvice:
     moments = moments_of(problem)
     known, signal = mse_constants(moments), moments.mean_gradient_sq
@@ -178,6 +194,7 @@ def _of_moments(
         critical_budget(known, signal) if signal > 0 else None,
         adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
         None if estimator is None else _choice(estimator, budget, sizes, moments),
+        drawing_advice(moments, advice.group_size) if draw else None,
     )
 
 

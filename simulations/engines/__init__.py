@@ -13,6 +13,7 @@ from ustat_pg.engines.gradients.cell import OTHERS
 from .graded import GradedCell
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from .prompts import NormalisedCell, ScreenedCell
 from .runs.cell import (
     Away,
     Binned,
@@ -42,6 +43,7 @@ __all__ = [
     "GapAfterStep",
     "GapTransform",
     "GradedCell",
+    "NormalisedCell",
     "OneRun",
     "OneStep",
     "PracticalCell",
@@ -49,6 +51,7 @@ __all__ = [
     "Product",
     "RatioBias",
     "Rule",
+    "ScreenedCell",
     "SizedCell",
     "SurvivorCell",
     "TargetBias",

@@ -295,6 +295,21 @@ class Bandits:
         return [self.uneven, *self.rates(), flowers]
 
     @cached_property
+    def drawn_unequally(self) -> list[BanditEntry]:
+        """Several prompts with rewards 0 and 1, of which some are nearly always or never solved."""
+        entries = [self.uneven]
+        for name, rng in self._streams("nearly-certain", 12):
+            rates = np.array(
+                [rng.uniform(0.01, 0.03), rng.uniform(0.4, 0.6), rng.uniform(0.97, 0.99)]
+            )
+            probs = np.stack([rates, 1 - rates], axis=1)
+            policy = SoftmaxBandit.bernoulli(probs, [[1, 0]] * len(rates)).policy
+            chances = rng.dirichlet([8.0, 8.0, 8.0])
+            rewards, sure = np.array([[[1.0], [0.0]]] * len(rates)), np.ones((len(rates), 2, 1))
+            entries.append(Entry(name, "generated", SoftmaxBandit(policy, chances, rewards, sure)))
+        return [*entries, self.few_outcomes[-1]]
+
+    @cached_property
     def lopsided(self) -> list[BanditEntry]:
         """Single prompts with rewards 0 and 1, at most four outcomes, and pass rates not near one half."""
         entries = [self.skewed, self.balanced]

@@ -33,7 +33,7 @@ ADVICE = {
     "csv",
     "plot",
 } | {
-    *("adaptive", "stage-cost"),
+    *("adaptive", "stage-cost", "draw", "law"),
 }
 TAKEN = {
     ("advise", "problem"): ADVICE,

@@ -6,7 +6,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from simulations.engines import OneStep, SizedCell, SurvivorCell, TokenMeanCell
+from simulations.engines import (
+    NormalisedCell,
+    OneStep,
+    ScreenedCell,
+    SizedCell,
+    SurvivorCell,
+    TokenMeanCell,
+)
 from simulations.engines.practical import PracticalCell
 from ustat_pg.engines import (
     Distance,
@@ -50,6 +57,14 @@ CASES = {
     "survivors": (
         SurvivorCell(PROBLEM, 3, survives=(True, True, False)),
         {"survives": (True, False, True), "lone": True},
+    ),
+    "weights over their mean": (
+        NormalisedCell(PROBLEM, 3, 2, weights=(1.0, 2.0)),
+        {"weights": (2.0, 1.0)},
+    ),
+    "screened": (
+        ScreenedCell(PROBLEM, 4, screened=2, kept=(0, 1)),
+        {"screened": 3, "kept": (1, 2)},
     ),
     "one step": (OneStep(PROBLEM, 3, 0.5), SIZES | {"rate": 0.5 + 1e-12}),
     "practical": (PracticalCell(PROBLEM, 3, 0.5), SIZES | PRACTICAL),

@@ -5,27 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..advice import ProblemAdvice, advise
+from ..files.whole import whole_file
+from ..validation import InputError
 from .following import follow
 from .plots import refuse_plot, save
 
 if TYPE_CHECKING:
     from ..llm.advice.advise import PoolAdvice
+    from ..predictions import DrawingAdvice
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the advice on a problem, a scored pool or a model, or draw it."""
     given = dict(vars(options))
-    plot, form = given.pop("plot", None), given.pop("form", None)
+    plot, form, law = (given.pop(name, None) for name in ("plot", "form", "law"))
     del given["command"]
+    _refuse_law(law, given.get("draw"))
     if plot is not None:
         # This check comes before any sampling.
         refuse_plot(plot)
     advice = _advice(given)
     if plot is not None:
         save(advice.plot(), plot)
+    if law is not None:
+        assert advice.drawing is not None
+        _write(advice.drawing, law)
     if form == "csv":
         print(advice.to_frame().to_csv(index=False), end="")
     else:
@@ -48,9 +56,27 @@ def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
         return advise(source, **given, progress=progress)
 
 
+def _refuse_law(path: Path | None, draw: bool | None) -> None:
+    """Raise an error if no law can be written to a file."""
+    if path is None:
+        return
+    if not draw:
+        raise InputError("--law is the law of --draw: write --draw too, or leave it out")
+    if not path.parent.is_dir():
+        raise InputError(f"--law {path}: there is no folder {path.parent}")
+
+
+def _write(drawing: DrawingAdvice, path: Path) -> None:
+    with whole_file(path) as file:
+        file.write(drawing.to_frame().to_csv(index=False).encode())
+
+
 def rewards(options: argparse.Namespace) -> None:
     """Print the pass rates and the groups without signal in a file of rewards."""
     from ..llm.rollouts.rewards import summarise_rewards
+
+    law = options.law
+    _refuse_law(law, options.draw)
 
     def show() -> None:
         summary = summarise_rewards(
@@ -59,8 +85,14 @@ def rewards(options: argparse.Namespace) -> None:
         if options.csv:
             print(summary.to_frame().to_csv(index=False), end="", flush=True)
         else:
-            text = json.dumps(summary.to_dict(), allow_nan=False) if options.json else summary
-            print(text, flush=True)
+            drawing = summary.drawing() if options.draw else None
+            if law is not None and drawing is not None:
+                _write(drawing, law)
+            if options.json:
+                record = {} if drawing is None else {"drawing": drawing.to_dict()}
+                print(json.dumps(summary.to_dict() | record, allow_nan=False), flush=True)
+            else:
+                print(summary, *([] if drawing is None else [f"\n{drawing}"]), sep="\n", flush=True)
 
     if options.follow:
         follow(options.file, show)

@@ -60,6 +60,10 @@ def advise_arguments(command: Parser) -> None:
     text = "plot the error, relative to the least, against G"
     add("--plot", type=Path, metavar="FILE", help=text)
     add("--adaptive", action="store_true", help="also compare groups in two stages with fixed ones")
+    text = "also compare a law of prompts with the data's, at the advised G"
+    add("--draw", action="store_true", help=text)
+    text = "write that law as CSV: prompt, probability, weight (with --draw)"
+    add("--law", type=Path, metavar="FILE", help=text)
     text = "cost of a second stage, in outputs (with --adaptive)"
     costs("--stage-cost", type=float, metavar="N", help=text)
 
@@ -150,6 +154,10 @@ def add_rewards(commands: Any) -> None:
     text = "reward column of a log that has several, or a sum, correct+0.5*format"
     add("--reward", metavar="COLUMN", help=text)
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
+    text = "also give a law of prompts by pass rates, and what it saves if scores have equal norms"
+    add("--draw", action="store_true", help=text)
+    text = "write that law as CSV: prompt, probability, weight (with --draw)"
+    add("--law", type=Path, metavar="FILE", help=text)
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object on stdout")
     form.add_argument("--csv", action="store_true", help="print the table of group sizes as CSV")

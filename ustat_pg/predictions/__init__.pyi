@@ -38,6 +38,8 @@ from .critics import learned_values as learned_values
 from .decisions import Decision as Decision
 from .decisions import decision as decision
 from .decisions import prompts_to_settle as prompts_to_settle
+from .drawing_advice import DrawingAdvice as DrawingAdvice
+from .drawing_advice import drawing_advice as drawing_advice
 from .group_size import MseConstants as MseConstants
 from .group_size import group_size_advice as group_size_advice
 from .group_size import mse_constants as mse_constants
@@ -79,6 +81,14 @@ from .penalties import kl_penalty as kl_penalty
 from .practical import leading_ratio_bias as leading_ratio_bias
 from .practical import practical_mse as practical_mse
 from .practical import ratio_bias_matrix as ratio_bias_matrix
+from .prompt_sampling import DrawnPrediction as DrawnPrediction
+from .prompt_sampling import PromptLaw as PromptLaw
+from .prompt_sampling import best_law as best_law
+from .prompt_sampling import normalised_factor as normalised_factor
+from .prompt_sampling import rate_law as rate_law
+from .prompt_sampling import sampled_error as sampled_error
+from .prompt_sampling import screened_share as screened_share
+from .prompt_sampling import unweighted_law as unweighted_law
 from .runs import epoch_gap as epoch_gap
 from .runs import linear_gap as linear_gap
 from .runs import one_step_gap as one_step_gap

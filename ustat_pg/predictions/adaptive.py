@@ -391,6 +391,14 @@ def sized_mse(
     array([0.5556, 1.6667])
     """
     probs, batch = moments.context_probs, integer("batch size", batch_size)
+    numbers = np.array(sizes_by_prompt(moments, sizes), dtype=float)
+    share = numbers / float(probs @ numbers) if pooled else np.ones(len(numbers))
+    factor, second = at_prompts(moments, sizes, estimator)
+    return _predicted(moments, share * factor, share**2 * second, numbers, batch)
+
+
+def sizes_by_prompt(moments: Moments, sizes: ArrayLike) -> list[int]:
+    """The group sizes n(x), one per prompt."""
     if np.ndim(sizes) != 1:
         raise InputError(f"sizes is {sizes!r}: it must have one group size per prompt")
     numbers = [integer("group size", size) for size in np.asarray(sizes).tolist()]
@@ -398,16 +406,19 @@ def sized_mse(
         raise InputError(
             f"sizes has {len(numbers)} entries: it must have one per prompt ({len(moments)})"
         )
-    mean_size = float(probs @ np.array(numbers))
-    weight, second = np.empty(len(numbers)), np.empty(len(numbers))
+    return numbers
+
+
+def at_prompts(moments: Moments, sizes: ArrayLike, estimator: str) -> tuple[Array, Array]:
+    """The mean over g(x), and E‖ĝ‖², of the group of n(x) outputs of each prompt, (X,) each."""
+    numbers = sizes_by_prompt(moments, sizes)
+    factor, second = np.empty(len(numbers)), np.empty(len(numbers))
     for x, size in enumerate(numbers):
         alone = gradient_mse(moments.at(x), estimator, size)
-        share = size / mean_size if pooled else 1.0
-        factor = float(alone.mean_factor[0])
+        factor[x] = float(alone.mean_factor[0])
         # The MSE about g contains ‖g‖² and twice the mean along g.
-        square = alone.mse + (2 * factor - 1) * float(moments.gradient_sq[x])
-        weight[x], second[x] = share * factor, share**2 * square
-    return _predicted(moments, weight, second, np.array(numbers, dtype=float), batch)
+        second[x] = alone.mse + (2 * factor[x] - 1) * float(moments.gradient_sq[x])
+    return factor, second
 
 
 @takes_problems

@@ -422,6 +422,79 @@ def stop_shares(
     )
 
 
+def drawn_square(law: Any, weights: Any, squares: Any) -> Any:
+    """E‖ĝ‖² = Σₓ q v² m of a prompt drawn by q whose estimate is multiplied by v (prompt_sampling).
+
+    If v = ρ/q, the estimate is unbiased, and this is Σ ρ²/q m.
+
+    Arguments:
+        law, weights: q(x) and v(x).
+        squares: m(x) = E‖ĝₓ‖², ‖g(x)‖² plus :func:`grpo_error`.
+    """
+    return sum(law * weights**2 * squares)
+
+
+def drawn_cost(outputs: Any, square: Any, signal: Any) -> Any:
+    """Outputs times variance of one drawn prompt; the variance with K outputs per step is 1/K of it.
+
+    Arguments:
+        outputs: Σ q n, the mean size of a group.
+        square, signal: :func:`drawn_square` and ‖g‖².
+    """
+    return outputs * (square - signal)
+
+
+def drawing_weight(
+    probs: Any, square: Any, outputs: Any, extra: Any = 0, root: Callable[[Any], Any] = math.sqrt
+) -> Any:
+    """ρ √(m/(n + κ)), to which the best law is proportional (prompt_sampling).
+
+    Arguments:
+        probs, square, outputs: ρ(x), m(x) and n(x).
+        extra: κ, :func:`signal_outputs` at the best law; it has no effect if all n(x) are equal.
+        root: a square root function for the type.
+    """
+    return probs * root(square / (outputs + extra))
+
+
+def signal_outputs(outputs: Any, square: Any, signal: Any) -> Any:
+    """κ = N ‖g‖²/(E‖ĝ‖² - ‖g‖²), with N = Σ q n the mean size of a group: at the least cost each n(x) has
+    the least (n + κ) m(x) (prompt_sampling).
+
+    Arguments:
+        outputs, square, signal: as for :func:`drawn_cost`.
+    """
+    return outputs * signal / (square - signal)
+
+
+def expected_spread(successes: Any, failures: Any, prior: Any) -> Any:
+    """E[p (1-p)] after k = s + f rollouts, with p ~ Beta(a, b) before:
+
+        (s+a)(f+b)/((k+a+b)(k+a+b+1))
+
+    Arguments:
+        successes, failures: s and f.
+        prior: a and b.
+    """
+    a, b = prior
+    total = successes + failures + a + b
+    return (successes + a) * (failures + b) / (total * (total + 1))
+
+
+def chosen_share(value: Any, rollouts: int, least: int, most: int) -> Any:
+    """P(least ≤ s ≤ most) for the successes s of k rollouts, the share of screenings that a prompt passes.
+
+    Arguments:
+        value: p.
+        rollouts: k.
+        least, most: the ends of the range of s.
+    """
+    return sum(
+        math.comb(rollouts, s) * value**s * (1 - value) ** (rollouts - s)
+        for s in range(least, most + 1)
+    )
+
+
 def length_mean(product: Any, value: Any, score: Any) -> Any:
     """E[w s z] - V E[w s], the mean if an output has the weight w, for example 1/|y| (length_weights).
 

@@ -34,7 +34,7 @@ from ..pool.tables import group_moments
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 
 if TYPE_CHECKING:
-    from ...predictions import AdaptiveAdvice
+    from ...predictions import AdaptiveAdvice, DrawingAdvice
     from ..pool.constants import ConstantsEstimate
     from ..pool.estimates import Dominant
     from ..rollouts.stored import Progress
@@ -64,6 +64,7 @@ class PoolAdvice(Advice):
         adaptive: comparison of two-stage groups with fixed ones, if requested.
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
         metrics: the constants in other metrics, if the pool was scored for an optimizer.
+        drawing: law of prompts and its saving at that group size, if requested.
     """
 
     pool: ScoredPool
@@ -76,6 +77,7 @@ class PoolAdvice(Advice):
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
     metrics: Metrics | None = None
+    drawing: DrawingAdvice | None = None
 
     @property
     def group_size(self) -> int:
@@ -158,6 +160,7 @@ class PoolAdvice(Advice):
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
             **({} if self.metrics is None else self.metrics.to_dict()),
+            **({} if self.drawing is None else {"drawing": self.drawing.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -201,7 +204,8 @@ class PoolAdvice(Advice):
             lines.append(
                 "All prompts are used, but the advice is still too uncertain: give more prompts."
             )
-        lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
+        parts = self.choice, self.adaptive, self.drawing
+        lines += [f"\n{part}" for part in parts if part is not None]
         return "\n".join(lines)
 
     def _advised(self) -> str:
@@ -240,6 +244,7 @@ def advise_pool(
     off_policy: bool = False,
     adaptive: bool = False,
     stage_cost: float = 0.0,
+    draw: bool = False,
     estimator: Any = None,
 ) -> PoolAdvice:
     """The advice of a scored pool on the group size, with its uncertainty.
@@ -250,6 +255,7 @@ def advise_pool(
         off_policy: whether to accept rollouts that another policy seems to have drawn.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
         stage_cost: cost of a second stage, in outputs.
+        draw: whether to compare a law of prompts by pass rates with the data's; rewards 0 and 1.
         estimator: the estimator in use, as a trainer's options; other estimators and their group sizes are
             compared with it.
 
@@ -262,7 +268,7 @@ def advise_pool(
     advice = decide(
         pool, budget, prompt_cost=prompt_cost, output_cost=output_cost, population=population
     )
-    return _completed(advice, stage_cost if adaptive else None, estimator)
+    return _completed(advice, stage_cost if adaptive else None, estimator, draw)
 
 
 def advise_model(
@@ -275,6 +281,7 @@ def advise_model(
     population: int | None = None,
     adaptive: bool = False,
     stage_cost: float = 0.0,
+    draw: bool = False,
     estimator: Any = None,
     progress: Progress | None = None,
 ) -> PoolAdvice:
@@ -286,7 +293,7 @@ def advise_model(
         until: prompts are added until the error at the advised G exceeds the least error by at most this
             share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts`` fix the
             number).
-        adaptive, stage_cost, estimator: as for :func:`advise_pool`.
+        adaptive, stage_cost, draw, estimator: as for :func:`advise_pool`.
         progress: called after each prompt.
 
     Raises:
@@ -302,13 +309,13 @@ def advise_model(
         population=population,
     )
     if source.rollouts is None:
-        _refuse_unanswerable(estimator, np.arange(2.0 * source.samples).reshape(2, -1) % 2)
+        _refuse_unanswerable(estimator, draw, np.arange(2.0 * source.samples).reshape(2, -1) % 2)
     if until is None and source.limit is None and source.rollouts is None:
         until = _ENOUGH
     share = None if until is None or until == "all" else float(until)
     looks: list[dict[str, Any]] = []
     _announce(source, share)
-    known = partial(_refuse_unanswerable, estimator)
+    known = partial(_refuse_unanswerable, estimator, draw)
     with closing(source.pools(progress, looks=share is not None, known=known)) as pools:
         for grown in pools:
             advice = decide(
@@ -335,12 +342,12 @@ def advise_model(
             )
             if settled:
                 break
-    advice = _completed(advice, stage_cost if adaptive else None, estimator)
+    advice = _completed(advice, stage_cost if adaptive else None, estimator, draw)
     return replace(advice, looks=tuple(looks))
 
 
 def _refuse_unanswerable(
-    estimator: Any, rewards: NDArray[np.float64], prompts: list[int] | None = None
+    estimator: Any, draw: bool, rewards: NDArray[np.float64], prompts: list[int] | None = None
 ) -> None:
     """Raise an error now if no scores of rollouts with these rewards, (P, N), could answer the question."""
     # A pool with made-up scores goes through the real checks, so both raise the same errors.
@@ -350,6 +357,10 @@ def _refuse_unanswerable(
     gradients(pool)
     if not np.ptp(rewards, axis=1).any():
         raise _no_signal()
+    if draw:
+        from ..pool.drawing import halves_of
+
+        halves_of(rewards)
     if estimator is None:
         return
     meaning = in_use(estimator)
@@ -436,8 +447,10 @@ def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
     return float(single.mean()), float((single + known.norm_advantage).mean())
 
 
-def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: Any) -> PoolAdvice:
-    """The advice with two-stage groups, and with a comparison with a trainer's options, if requested."""
+def _completed(
+    advice: PoolAdvice | None, stage_cost: float | None, estimator: Any, draw: bool
+) -> PoolAdvice:
+    """The advice with two-stage groups, a law of prompts, and a trainer's options, if requested."""
     if advice is None:
         raise _no_signal()
     pool = advice.pool
@@ -445,6 +458,10 @@ def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: A
         from ..pool.plans import adaptive_pool_advice
 
         advice = replace(advice, adaptive=adaptive_pool_advice(pool, stage_cost=stage_cost))
+    if draw:
+        from ..pool.drawing import pool_drawing_advice
+
+        advice = replace(advice, drawing=pool_drawing_advice(pool, advice.group_size))
     if estimator is None:
         return advice
     from ..pool.estimates import compared, direction

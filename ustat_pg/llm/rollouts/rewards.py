@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from ...predictions import DrawingAdvice
     from ...validation import Array
 
 _CUT_OFF = 0.1
@@ -96,6 +97,16 @@ class RewardSummary(Shown):
         return {
             str(name): float(rate) for name, rate in zip(self.rewards.index, rates, strict=True)
         }
+
+    def drawing(self) -> DrawingAdvice:
+        """The law of prompts by their pass rates, and its saving as far as rewards alone tell it.
+
+        Raises:
+            InputError: see :func:`~ustat_pg.llm.pool.drawing.reward_drawing_advice`.
+        """
+        from ..pool.drawing import reward_drawing_advice
+
+        return reward_drawing_advice(self.rewards.to_numpy(), [*map(str, self.rewards.index)])
 
     def to_dict(self) -> dict[str, Any]:
         """The record as a dict for JSON, with the shares of prompts with all rewards at the lowest or highest
