@@ -1,6 +1,7 @@
 """Engines of the experiments: whole training runs (:class:`Training`), one step along a gradient
-(:class:`OneStep`), a minibatch of practical losses (:class:`PracticalCell`), groups where some outputs do not
-count, and ``autograd``, which differentiates networks.
+(:class:`OneStep`), a minibatch of practical losses (:class:`PracticalCell`), a batch that is used several
+times (:class:`ReusedBatch`), groups where some outputs do not count, and ``autograd``, which differentiates
+networks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from ustat_pg.engines.gradients.cell import OTHERS
 
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from .reuse import ReusedBatch, StepBias, StepSlope, SumNoise
 from .runs.cell import (
     Away,
     Binned,
@@ -46,8 +48,12 @@ __all__ = [
     "PracticalError",
     "Product",
     "RatioBias",
+    "ReusedBatch",
     "Rule",
     "SizedCell",
+    "StepBias",
+    "StepSlope",
+    "SumNoise",
     "SurvivorCell",
     "TargetBias",
     "TokenMeanCell",
