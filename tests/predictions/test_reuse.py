@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
-from ustat_pg.predictions import reuse_bias
+from ustat_pg.predictions import even_reuse_bias, reuse_bias
 from ustat_pg.problems import SoftmaxBandit, modular_sum, reuse_moments
 from ustat_pg.validation import InputError
 
@@ -47,6 +47,19 @@ def test_the_record_says_where_the_bias_equals_the_noise():
     assert "rate at which the two are equal" in str(one)
 
 
+@pytest.mark.parametrize("rate", [0.2, 0.9])
+def test_scores_of_equal_norm_in_many_directions_follow_the_rule_of_thumb(rate):
+    """With n equally likely outputs E‖s‖² = 1 - 1/n, and each other term is about 1/n of the first."""
+    n = 400
+    rewards = np.arange(n) < rate * n
+    problem = SoftmaxBandit.from_probs(np.full(n, 1 / n), rewards.astype(float))
+    found = reuse_bias(reuse_moments(problem), 8, rate=0.5, passes=4)
+    rule = 0.5 * (1 - 1 / n) * even_reuse_bias(rate, 8, passes=4)
+    assert found.along_gradient == pytest.approx(rule, rel=4 / n)
+    assert found.relative_bias < abs(rule) * (1 + 4 / n)
+    assert found.bias_to_noise < abs(rule) * np.sqrt(8)
+
+
 def test_designs_leave_their_share_of_the_prompts_part():
     slopes = {
         design: reuse_bias(MOMENTS, 4, 2, rate=1.0, design=design).slope
@@ -68,6 +81,13 @@ def test_designs_leave_their_share_of_the_prompts_part():
 def test_bad_input_is_refused(sizes, words):
     with pytest.raises(InputError, match=words):
         reuse_bias(MOMENTS, **({"group_size": 4} | sizes))
+
+
+def test_the_rule_of_thumb_refuses_one_output():
+    with pytest.raises(InputError, match="needs more than 1"):
+        even_reuse_bias(0.5, 1)
+    with pytest.raises(InputError, match="pass rate"):
+        even_reuse_bias(1.5, 8)
 
 
 def test_policies_without_second_derivatives_are_refused():

@@ -73,6 +73,7 @@ from .practical import leading_ratio_bias as leading_ratio_bias
 from .practical import practical_mse as practical_mse
 from .practical import ratio_bias_matrix as ratio_bias_matrix
 from .reuse import ReuseBias as ReuseBias
+from .reuse import even_reuse_bias as even_reuse_bias
 from .reuse import reuse_bias as reuse_bias
 from .runs import epoch_gap as epoch_gap
 from .runs import linear_gap as linear_gap

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..display.shown import Shown, rows
 from ..moments.record import ReuseMoments
 from ..rounding import DERIVED
-from ..validation import Array, InputError, integer, positive
+from ..validation import Array, InputError, integer, positive, shares
 from .closed_forms import grpo_error, minibatch_error, reuse_slope
 from .covariance import covariance_parts
 from .mse import prompt_share
@@ -118,6 +119,27 @@ def reuse_bias(
     slope = (count - 1) * minibatch_error(prompts, moments.between, rho @ own, share)
     slope = slope + (count * parts - 1) * moments.ratio_slope
     return ReuseBias(slope, eta * slope, **_beside_noise(moments, slope, eta, size, prompts, share))
+
+
+def even_reuse_bias(pass_rates: ArrayLike, outputs: float, passes: float = 2) -> Array:
+    """The bias of the last pass along a prompt's gradient, over its length and over η E‖s‖² (reuse).
+
+    (passes - 1)(1 - 2p)/K, for rewards 0 and 1 and scores of equal length in so many directions that none
+    holds a visible share: then E[M s a²] = E‖s‖² (1 - 2p) g, and the other terms are small. Since ‖g‖² ≤ σ²
+    E‖s‖², the bias is shorter than the noise of a step while η E‖s‖² times this is below 1/√K.
+
+    Arguments:
+        pass_rates: p, in [0, 1].
+        outputs: K = BG > 1, the outputs of a step.
+        passes: number of passes over the batch, of which this is the last.
+
+    >>> even_reuse_bias([0.2, 0.5, 0.9], 64, passes=4).round(5)
+    array([ 0.02812,  0.     , -0.0375 ])
+    """
+    p = shares("pass rate", pass_rates)
+    if positive("outputs", outputs) <= 1:
+        raise InputError(f"outputs is {outputs:g}: leave-one-out needs more than 1")
+    return np.asarray((positive("passes", passes) - 1) * reuse_slope(outputs, 0, 1 - 2 * p, 0, 0))
 
 
 def _beside_noise(
