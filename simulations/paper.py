@@ -216,6 +216,15 @@ RESULTS: dict[str, Result] = {
         sharper="Known: advantages by turn and by equal state (GiGPO, GTPO). Added: the mean of each scheme "
         "at every G, its noise in a turn's own parameters, and when a per-turn baseline is the better one.",
     ),
+    "reuse": Result(
+        "Beyond 7",
+        "A second step on the same outputs is biased although the ratio is exact: by η Cov(M̂, ĝ), Theorem 2 "
+        "with M = s sᵀ + ∇s for one of the scores. Each further pass adds the same.",
+        "rollouts used again: the bias of a second pass",
+        assumptions="To first order in the rate; plain gradient steps. Not in the paper.",
+        sharper="Known: several epochs on a batch (PPO), and that they overfit it. Added: the bias of each "
+        "pass at every G and B, with the ratio of outputs or of tokens, and when it is below the noise.",
+    ),
     "prompt_sampling": Result(
         "Beyond 8",
         "Prompts drawn by any law q, each weighted by ρ/q, leave the gradient unbiased; the least outputs "

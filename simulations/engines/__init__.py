@@ -1,6 +1,7 @@
 """Engines of the experiments: whole training runs (:class:`Training`), one step along a gradient
-(:class:`OneStep`), a minibatch of practical losses (:class:`PracticalCell`), groups where some outputs do not
-count, and ``autograd``, which differentiates networks.
+(:class:`OneStep`), a minibatch of practical losses (:class:`PracticalCell`), a batch that is used several
+times (:class:`ReusedBatch`), groups where some outputs do not count, and ``autograd``, which differentiates
+networks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .graded import GradedCell
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .prompts import NormalisedCell, ScreenedCell
+from .reuse import ReusedBatch, StepBias, StepSlope, SumNoise
 from .runs.cell import (
     Away,
     Binned,
@@ -50,9 +52,13 @@ __all__ = [
     "PracticalError",
     "Product",
     "RatioBias",
+    "ReusedBatch",
     "Rule",
     "ScreenedCell",
     "SizedCell",
+    "StepBias",
+    "StepSlope",
+    "SumNoise",
     "SurvivorCell",
     "TargetBias",
     "TokenMeanCell",

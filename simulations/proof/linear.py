@@ -171,12 +171,13 @@ class Prompts(Law):
     Arguments:
         within: E tr Cov(ĝ | X), which only adds to the square of an estimate.
         population: N if each of N prompts is drawn at most once; None if prompts are independent.
+        other: another vector of the prompt, whose product with g takes the place of ‖g‖²; by default g.
     """
 
-    def __init__(self, within: Any, population: Any = None) -> None:
-        super().__init__(vectors=("g",), centred=())
+    def __init__(self, within: Any, population: Any = None, other: str = "g") -> None:
+        super().__init__(vectors=("g", other), centred=())
         self.within, self.population = within, population
-        self.square, self.mean_square = self.moment("g g"), self.inner("g", "g")
+        self.square, self.mean_square = self.moment(f"{other} g"), self.inner(other, "g")
         self.between = self.square - self.mean_square
 
     def expected(self, member: Any) -> Any:
@@ -485,3 +486,50 @@ def lemma_11() -> Iterator[Statement]:
         {"tr Σ/σ²": single / square},
         "every pass rate and law of scores",
     )
+
+
+def beyond_7() -> Iterator[Statement]:
+    """A second step on the same outputs. To first order in the rate it is ĝ + η M̂ ĝ, with M = s sᵀ + ∇s of
+    each output for its score, and E M = 0. Along u only ⟨M u, s⟩ of pairs of outputs matters: m = M u.
+    """
+    law = Law(vectors=("m", "s"), centred=("m", "s"))
+    straight = distinct(G, "m z", vectors=("m",)) / G
+    crossed = distinct(G, "m", "z", vectors=("m",)) / (G * (G - 1))
+    turned = straight - crossed
+    value = law.moment("z")
+    variance = law.moment("z z") - value**2
+    # Centred: E ⟨m, s⟩ a², and ⟨E m a, E s a⟩, which is Q g along u.
+    score, product = law.moment("m s"), law.inner("m z", "s z")
+    square = law.moment("m s z z") - 2 * value * law.moment("m s z") + value**2 * score
+    true = law.mean(turned * GRPO) - product
+    formula = formulas.reuse_slope(G, variance, square, score, product)
+    yield Statement(
+        "slope of the bias of a second step on the same outputs",
+        true,
+        formula,
+        {
+            "unbiased": 0,
+            "no second-order term": (square - product) / G,
+            "Q g missing in it": formula - product / (G * (G - 1)),
+            "towards less noise": -formula,
+        },
+    )
+    within = sympy.Symbol("E Cov(M̂, ĝ|X)", real=True)
+    scope = "every B, every G and every law"
+    for name, population, share in (
+        ("", None, 1),
+        (" without replacement", N, formulas.left_share(B, N)),
+    ):
+        prompts = Prompts(within, population, "q")
+        curved, climbed = (distinct(B, word, vectors=("q", "g")) / B for word in ("q", "g"))
+        slope = formulas.minibatch_error(B, prompts.between, within, share)
+        yield Statement(
+            f"the same of a minibatch of prompts{name}, Q g by q along u",
+            prompts.mean(curved * climbed) - prompts.mean_square,
+            slope,
+            {
+                "no prompt term": within / B,
+                "the bias not divided by B": B * slope,
+            },
+            scope,
+        )

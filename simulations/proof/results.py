@@ -26,6 +26,7 @@ BY_STEM: dict[str, Callable[[], Iterator[Statement]]] = {
     "adaptive_groups": plans.beyond_4,
     "survivors": parts.beyond_5,
     "turns": parts.beyond_6,
+    "reuse": linear.beyond_7,
     "prompt_sampling": prompts.beyond_8,
 }
 """The function that yields the statements of each result, in the paper's order."""
@@ -40,5 +41,6 @@ NOT_PROVED = {
     "normalised": "a limit as G grows; the coefficients of its error are proved",
     "practical_mse": "an expansion in the learning rate",
     "arcsine": "a limit as G grows; what is climbed at each G is proved",
+    "reuse": "an expansion in the learning rate; its coefficient is proved",
 }
 """Results without a proof by algebra, or with a proof of only a part, and the reasons."""

@@ -456,4 +456,5 @@ def test_no_option_of_reuse_is_ignored():
     for framework in FRAMEWORKS:
         named = {bare(name) for group in framework.steps for name in group}
         others = {each.name for kind in ("batch", "group size") for each in framework.of_kind(kind)}
-        assert {option.name for option in framework.of_kind("reuse")} == named - others
+        again = {each.name for kind in ("reuse", "passes") for each in framework.of_kind(kind)}
+        assert again == named - others

@@ -212,6 +212,9 @@ def test_a_trainers_own_flags_are_read_or_passed_over_and_named(capsys):
         ("trl --pass-rates RATES --group-by uid", "is not a log: leave out --group-by"),
         ("dapo --against trl --group-size 4", "leave out --against, --group-size"),
         ("trl --against verl --plot x.svg", "--against compares two: leave out --plot"),
+        ("trl --rate 1e-6", "here there is one pass"),
+        ("std --group-size 4 --rate 1e-6", "here there is one pass"),
+        ("trl num_iterations=2 --rate 0", "rate"),
     ],
 )
 def test_an_option_that_nothing_would_read_is_refused(capsys, tmp_path, words, said):
@@ -231,3 +234,34 @@ def test_the_cost_of_a_stage_is_of_two_stages(capsys):
     words = ("advise", "ustat:uneven", "--budget", "64", "--stage-cost", "3")
     assert "write --adaptive too" in refusal_of(capsys, main, *words)
     out_of(capsys, main, *words, "--adaptive")
+
+
+PASSES = "tunix num_generations=8 rl_training_config.mini_batch_size=4 num_iterations=4"
+
+
+def test_several_passes_have_a_bias_in_words_and_numbers(capsys):
+    """(passes - 1)(1 - 2p)/K with K = 32 outputs; at rate 1e-3 it is 1% at E‖s‖² = .01/(1e-3 · .05625)."""
+    words = ("explain", *PASSES.split(), "--pass-rate", ".2,.7")
+    text = " ".join(out_of(capsys, main, *words, "--rate", "1e-3").split())
+    assert "4 passes are one step of rate 4 η" in text
+    assert "With K = 32 outputs a step this is +0.0562 η E‖s‖² at p = 0.2, -0.0375 η E‖s‖²" in text
+    assert "At η = 0.001 it is below 1% of the gradient while E‖s‖² < 178," in text
+    found = strict(out_of(capsys, main, *words, "--json"))
+    assert (found["passes"], found["rate"]) == (4, None)
+    assert found["reuse_bias"] == pytest.approx([3 * 0.6 / 32, -3 * 0.4 / 32], rel=1e-12)
+
+
+def test_one_pass_says_nothing_of_later_ones(capsys):
+    words = ("explain", *PASSES.replace("num_iterations=4", "").split())
+    assert "One pass at" not in out_of(capsys, main, *words)
+    found = strict(out_of(capsys, main, *words, "--json"))
+    assert (found["passes"], found["reuse_bias"]) == (1, None)
+
+
+def test_without_the_outputs_of_a_step_one_group_bounds_the_bias(capsys):
+    text = out_of(
+        capsys, main, "explain", "roll adv_estimator=grpo ppo_epochs=2", "--group-size", "4"
+    )
+    assert "With K = 4 outputs a step (one group, the least)" in " ".join(text.split())
+    even = ("explain", "roll adv_estimator=grpo ppo_epochs=2", "--group-size", "4")
+    assert "below 1%" not in out_of(capsys, main, *even, "--pass-rate", ".5")

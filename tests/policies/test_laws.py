@@ -126,6 +126,22 @@ def test_the_feature_norm_bounds_both_terms_of_a_score(policy):
         assert policy.feature_norm == pytest.approx(expected, rel=1e-15)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in FORMS if name.startswith("prefix-") or name in LINEAR]
+)
+def test_the_derivative_of_a_score_is_a_difference_of_scores(policy):
+    step, (contexts, arms) = 1e-5, policy.logits.shape
+    directions = np.random.default_rng(6).normal(size=(contexts, arms, policy.d))
+    for x in range(contexts):
+        found = policy.score_derivative(x, directions[x])
+        for k, along in enumerate(directions[x]):
+            up, down = (
+                policy.with_theta(policy.theta + sign * step * along).scores(x)[k]
+                for sign in (1, -1)
+            )
+            assert np.allclose(found[k], (up - down) / (2 * step), rtol=0, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_curvature_matches_the_logits(policy):
     """Σ ρ w ∇² logit by second differences of the logits; zero but for bends."""

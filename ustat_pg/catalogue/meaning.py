@@ -159,6 +159,12 @@ class Meaning:
         factors = (self._product(group) for group in self.framework.steps)
         return prod(1.0 if factor is None else factor for factor in factors)
 
+    @property
+    def passes(self) -> float:
+        """The number of passes over the same outputs: how often each output is used."""
+        options = self.framework.of_kind("passes")
+        return prod(self._product([option.name]) or 1.0 for option in options)
+
     def _product(self, names: Sequence[str]) -> float | None:
         """The product of options' values; a ``/`` before a name divides. It is None if a value is not known,
         unless a ``?`` allows to skip it.

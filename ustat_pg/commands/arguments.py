@@ -121,6 +121,8 @@ def add_explain(commands: Any) -> Any:
         metavar="W",
         help="weights of these rewards, 1,.5 (default: the weights in a trainer's options, or 1)",
     )
+    text = "learning rate, for the bias of several passes over the same outputs"
+    explain.add_argument("--rate", type=float, metavar="ETA", help=text)
     explain.add_argument("--plot", metavar="FILE", help="plot w against the pass rate")
     explain.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     return explain

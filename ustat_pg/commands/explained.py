@@ -41,7 +41,7 @@ def _asked(options: argparse.Namespace) -> Found:
     size = options.group_size
     _refuse_others(options)
     if options.reward_rates is not None:
-        others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
+        others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward", "rate")
         if given := [_flag(name) for name in others if getattr(options, name)]:
             raise InputError(
                 f"{given[0]} is for one reward and --reward-rates is for several: give one of the two"
@@ -54,17 +54,17 @@ def _asked(options: argparse.Namespace) -> Found:
     else:
         _refuse_unread(options, "these options need a log", "group_by", "reward")
     if len(options.estimator) == 1 and options.estimator[0] in SCHEMES:
-        unread = ("against", "group_size", "problem")
+        unread = ("against", "group_size", "problem", "rate")
         _refuse_unread(options, f"{options.estimator[0]} is a way of sampling", *unread)
         return explain_scheme(options.estimator[0], rates or None)
     prompts: dict[str, Any] = {
         "pass_rates": rates or None,
         "moments": None if options.problem is None else load_problem(options.problem).moments(),
     }
-    explanation = explain(options.estimator, group_size=size, **prompts)
+    explanation = explain(options.estimator, group_size=size, rate=options.rate, **prompts)
     if options.against is None:
         return explanation
-    _refuse_unread(options, "--against compares two", "plot")
+    _refuse_unread(options, "--against compares two", "plot", "rate")
     if explanation.meaning is None or named(options.against) is not None:
         raise InputError(
             "--against compares options of trainers, and an estimator's name has no options"

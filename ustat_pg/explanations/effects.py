@@ -20,7 +20,7 @@ from ..predictions import CountTable, best_table, count_table, frac_reward_zero_
 from ..predictions.count_tables import centred
 from ..registry import parse
 from ..sampling.plans import SCHEMES
-from ..validation import InputError, argument, integer, shares
+from ..validation import InputError, argument, integer, positive, shares
 from .explanation import Explanation
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
@@ -70,6 +70,7 @@ def explain(
     group_size: int | None = None,
     pass_rates: ArrayLike | None = None,
     moments: Moments | HasMoments | None = None,
+    rate: float | None = None,
 ) -> Explanation:
     """Explain what a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
@@ -83,6 +84,7 @@ def explain(
         group_size: G; it replaces the group size of the options.
         pass_rates: pass rates of equally likely prompts (default: .1, .2, ..., .9).
         moments: a problem, or its moments, in place of pass rates.
+        rate: learning rate, for options that take several passes over the same outputs.
 
     Raises:
         InputError: a name or value is unknown, the group size is missing or too small, rewards are not 0 or
@@ -112,6 +114,11 @@ def explain(
     name = named(estimator)
     meaning = None if function or name else resolve(estimator, group_size)
     size = integer("group size", group_size_of(group_size, meaning))
+    if rate is not None and (meaning is None or meaning.passes <= 1):
+        raise InputError(
+            f"rate is {rate}: it is for options that take several passes over the same outputs, and here "
+            "there is one pass"
+        )
     common: dict[str, Any] = {
         "group_size": size,
         "frac_reward_zero_std": frac_reward_zero_std(moments, size),
@@ -120,6 +127,7 @@ def explain(
         "scale": 1.0 if meaning is None else meaning.scale,
         "meaning": meaning,
         "assumed": assumed,
+        "rate": None if rate is None else positive("rate", rate),
     }
     if function is not None:
         from ..testing.tables import namesake, table_of_function

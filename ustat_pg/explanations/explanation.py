@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
 from ..catalogue.turns import over_turns
 from ..display import shown
+from ..predictions import even_reuse_bias
 from ..rounding import GIVEN
 from ..validation import InputError, nearest
 
@@ -52,6 +54,7 @@ class Explanation(shown.Shown):
             None if there is no such estimator.
         function: whether an advantage function was explained.
         assumed: whether only pass rates are known.
+        rate: learning rate, if it was given: for options that take several passes over the same outputs.
     """
 
     estimator: str
@@ -73,6 +76,7 @@ class Explanation(shown.Shown):
     alike: Namesake | None = None
     function: bool = False
     assumed: bool = True
+    rate: float | None = None
 
     def __str__(self) -> str:
         family, meaning = self.family, self.meaning
@@ -114,6 +118,7 @@ class Explanation(shown.Shown):
             plain["passed_over"] = list(meaning.passed_over)
             plain["changes_nothing"] = meaning.unchanged()
             plain["over_turns"] = over_turns(meaning)
+            plain["passes"], plain["reuse_bias"] = meaning.passes, self.reuse_bias
         return plain | {"called": self.called, "advice": self.family.advice}
 
     def plot(self, axes: Axes | None = None) -> Axes:
@@ -138,6 +143,17 @@ class Explanation(shown.Shown):
         if other is not None:
             return catalogue().others[other]
         return catalogue().families[self.estimator.partition(":")[0]]
+
+    @property
+    def reuse_bias(self) -> list[float] | None:
+        """The bias of the last pass over the gradient, in units of η E‖s‖², at each pass rate; None if there
+        is one pass. If the options do not give the outputs of a step, it is for one group.
+        """
+        meaning = self.meaning
+        outputs = 0.0 if meaning is None else meaning.outputs or float(self.group_size)
+        if meaning is None or meaning.passes <= 1 or outputs <= 1:
+            return None
+        return even_reuse_bias(self.pass_rates, outputs, meaning.passes).tolist()
 
     @property
     def called(self) -> list[str]:
@@ -278,9 +294,46 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         cut = not known or explanation.estimator.startswith("count-table")
         words = _CLIPPED[known] if cut else "none is larger here"
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
-    lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]
+    lines += [
+        f"  {line}"
+        for line in (*meaning.step(), *meaning.reused(), *_again(explanation), *meaning.beside())
+    ]
     lines += [f"  KL, {term}." for term in meaning.penalties()]
     return lines + [f"  {line}" for line in over_turns(meaning)]
+
+
+def _again(explanation: Explanation) -> list[str]:
+    """Sentences on the passes over the same outputs after the first."""
+    meaning, shares, rates = explanation.meaning, explanation.reuse_bias, explanation.pass_rates
+    if meaning is None or shares is None:
+        return []
+    passes, outputs = meaning.passes, meaning.outputs or explanation.group_size
+    ends = sorted({int(np.argmin(rates)), int(np.argmax(rates))})
+    known = ", ".join(f"{shares[x]:+.3g} η E‖s‖² at p = {rates[x]:.4g}" for x in ends)
+    step = f"K = {outputs:g} outputs a step" + " (one group, the least)" * (not meaning.outputs)
+    lines = [
+        f"To first order in the learning rate η, {passes:g} passes are one step of rate {passes:g} η: they "
+        f"do not lower the noise, as {passes:g} batches would. One pass at {passes:g} η has no bias and "
+        f"takes 1/{passes:g} of the backward passes.",
+        "The ratio does not make a later pass unbiased, because the policy was fitted to these rewards. The "
+        f"bias of the last pass is about {passes - 1:g} η E‖s‖² (1-2p)/K of a prompt's gradient: along it on "
+        f"hard prompts, against it on easy ones. With {step} this is {known}.",
+    ]
+    if (largest := max(map(abs, shares))) > GIVEN / outputs:
+        unit, eta = ("η E‖s‖²", 1.0) if explanation.rate is None else ("E‖s‖²", explanation.rate)
+        percent, noise = 0.01 / (largest * eta), 1 / (largest * eta * math.sqrt(outputs))
+        at = "" if explanation.rate is None else f"At η = {eta:g} it "
+        lines += [
+            f"{at or 'It '}is below 1% of the gradient while {unit} < {percent:.3g}, and shorter than the "
+            f"noise of a step while {unit} < {noise:.3g}."
+        ]
+    return [
+        *lines,
+        "(E‖s‖² is the mean squared norm of the score of an output. Assumed are plain gradient steps, "
+        "leave-one-out advantages and scores of equal norm in many directions. Division by the deviation σ "
+        "makes the bias about 1/σ times as large; with the divisor of Adam as a metric P, E⟨s, P s⟩ replaces "
+        "E‖s‖². Of a problem, reuse_bias has the exact slope.)",
+    ]
 
 
 def curve(weight: dict[str, list[float]], pass_rates: Sequence[float]) -> list[str]:

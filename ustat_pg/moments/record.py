@@ -321,3 +321,27 @@ class SurvivorMoments:
     lone_means: Array = field(finite_array, ndim=2)
     lone_squares: Array = field(finite_array, ndim=1, minimum=0)
     target: Array = field(finite_array, ndim=1)
+
+
+@record()
+class ReuseMoments:
+    """Moments behind the bias of steps on outputs that are used again, M = s sᵀ + ∇s.
+
+    With the token's ratio M is Σₜ sₜ sₜᵀ + ∇s over the tokens of an output.
+
+    Arguments:
+        moments: moments of score and reward at the parameters of the sampling policy.
+        square: E[M s a² | x], a = z - V(x), (X, d).
+        score: E[M s | x], (X, d).
+        product: Q(x) g(x), Q(x) = E[M a | x], (X, d).
+        between: Cov_X(Q, g) = E[Q(X) g(X)] - E[Q(X)] g, (d,).
+        ratio_slope: slope of the ratio's own bias, (E[Q(X)] - ∇²J) g, which fresh outputs of an older policy
+            have too; 0 for the ratio of whole outputs, (d,).
+    """
+
+    moments: Moments
+    square: Array = field(finite_array, ndim=2)
+    score: Array = field(finite_array, ndim=2)
+    product: Array = field(finite_array, ndim=2)
+    between: Array = field(finite_array, ndim=1)
+    ratio_slope: Array = field(finite_array, ndim=1)

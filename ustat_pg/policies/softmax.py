@@ -101,6 +101,18 @@ class SoftmaxPolicy(ABC):
             "Hessian of its return: difference the gradient instead"
         )
 
+    def score_derivative(self, context: int, directions: Array) -> Array:
+        """∇s(x, k) v_k, the derivative of each arm's score along its own direction (K, d): (K, d)."""
+        raise InputError(
+            f"the second derivatives of a {type(self).__name__} are not known, and so not the bias of "
+            "steps on outputs that are used again: take a tabular, linear or prefix softmax"
+        )
+
+    def _linear_derivative(self, context: int, directions: Array) -> Array:
+        """The same if logits are linear: -F(x) v_k."""
+        scores = self.scores(context)
+        return -(directions @ scores.T * self.probs[context]) @ scores
+
     @abstractmethod
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
         """The policy at other parameters (d,)."""
@@ -188,6 +200,9 @@ class _OneVectorAnArm(SoftmaxPolicy):
 
     def curvature(self, weights: Array, context_probs: Array) -> Array:
         return np.zeros(self.d)
+
+    def score_derivative(self, context: int, directions: Array) -> Array:
+        return self._linear_derivative(context, directions)
 
     @property
     @abstractmethod
@@ -447,6 +462,13 @@ class ArmLinearSoftmax(ScoreTable):
         if self.bends is None:
             return np.zeros(self.d)
         return -np.einsum("xk,xkd->d", weights * context_probs[:, None], self.bends)
+
+    def score_derivative(self, context: int, directions: Array) -> Array:
+        linear = self._linear_derivative(context, directions)
+        if self.bends is None:
+            return linear
+        bends = self.bends[context]
+        return linear - (bends - self.probs[context] @ bends) * directions
 
     def logits_at(self, theta: Array) -> Array:
         logits = np.einsum("xkd,nd->nxk", self.features, theta)

@@ -133,6 +133,15 @@ class PrefixSoftmax(SoftmaxPolicy):
         require_scores_size(self.space.count, max(self.d, self.space.count))
         return self.combine(context, np.eye(self.space.count))
 
+    def score_derivative(self, context: int, directions: Array) -> Array:
+        """-(diag p_n - p_n p_nᵀ) v at each prefix n that the output passes, and 0 elsewhere."""
+        place, out = self._table(context), np.zeros_like(directions)
+        choices, passed = self._choices[place], self.space.visits.toarray()[..., None]
+        along = directions.reshape(len(directions), *self.tables.shape)[:, place]
+        centred = along - (choices * along).sum(axis=-1, keepdims=True)
+        out.reshape(len(directions), *self.tables.shape)[:, place] = -passed * choices * centred
+        return out
+
     def inner(self, vector: Array) -> Array:
         along = vector.reshape(self.tables.shape)
         centred = along - (self._choices * along).sum(axis=-1, keepdims=True)

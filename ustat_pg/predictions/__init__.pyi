@@ -89,6 +89,9 @@ from .prompt_sampling import rate_law as rate_law
 from .prompt_sampling import sampled_error as sampled_error
 from .prompt_sampling import screened_share as screened_share
 from .prompt_sampling import unweighted_law as unweighted_law
+from .reuse import ReuseBias as ReuseBias
+from .reuse import even_reuse_bias as even_reuse_bias
+from .reuse import reuse_bias as reuse_bias
 from .runs import epoch_gap as epoch_gap
 from .runs import linear_gap as linear_gap
 from .runs import one_step_gap as one_step_gap

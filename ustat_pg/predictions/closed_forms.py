@@ -495,6 +495,20 @@ def chosen_share(value: Any, rollouts: int, least: int, most: int) -> Any:
     )
 
 
+def reuse_slope(group_size: Any, variance: Any, square: Any, score: Any, product: Any) -> Any:
+    """(E[M s a²] - Q g)/G + (σ² E[M s] + Q g)/(G (G-1)), the slope in the learning rate of the bias of a
+    second step on the same outputs, at one prompt (reuse).
+
+    It is :func:`grpo_error` with M = s sᵀ + ∇s for one of the scores: Cov(M̂, ĝ).
+
+    Arguments:
+        group_size: G.
+        variance: σ².
+        square, score, product: E[M s a²], E[M s], and Q g with Q = E[M a].
+    """
+    return grpo_error(group_size, square - product, pair_noise(variance, score, product))
+
+
 def length_mean(product: Any, value: Any, score: Any) -> Any:
     """E[w s z] - V E[w s], the mean if an output has the weight w, for example 1/|y| (length_weights).
 

@@ -18,6 +18,7 @@ from .minibatch import Minibatch as Minibatch
 from .named import NamedProblem as NamedProblem
 from .named import named_problem as named_problem
 from .named import named_problems as named_problems
+from .reuse import reuse_moments as reuse_moments
 from .softmax_bandit import Outcomes as Outcomes
 from .softmax_bandit import SoftmaxBandit as SoftmaxBandit
 from .survivors import survivor_moments as survivor_moments
