@@ -22,7 +22,8 @@ class Record:
         name: its name in results.
         aliases: other names in use for the same estimator.
         needs: keyword arguments of the advantage function in addition to the rewards: constant, value (V),
-            optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ) or best_table (b(0), ...).
+            optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ), best_table (b(0), ...) or
+            earlier (earlier rewards of the same prompt).
         parameters: keywords of the numbers after a colon in the name, ``bayes:1,1``; a last "..." means that
             the keyword before it gets all numbers.
         least_group: smallest group; 2 if an output's own reward is left out.
@@ -156,6 +157,21 @@ ESTIMATORS = {
         ),
         Record("maxrl", by_count=True),
         Record("pass-at-k", parameters=("k",), by_count=True),
+        Record(
+            "memory",
+            needs=("earlier",),
+            parameters=("memory",),
+            within_rewards=True,
+            closed_form=True,
+        ),
+        Record(
+            "weighted-memory",
+            needs=("earlier",),
+            parameters=("memory", "weight"),
+            least_group=2,
+            within_rewards=True,
+            closed_form=True,
+        ),
     )
 }
 """The records by name."""

@@ -209,6 +209,11 @@ def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:
     )
 
 
+def memory_of(quantities: Iterable[GradientQuantity]) -> int:
+    """The most earlier rewards of a prompt that an estimator of the quantities needs."""
+    return max((estimator.memory for estimator in estimators_of(quantities)), default=0)
+
+
 @dataclass(frozen=True)
 class GradientCell(Cell):
     """A problem, a group size, a batch size, and how prompts are drawn.
@@ -219,6 +224,8 @@ class GradientCell(Cell):
         batch_size: B >= 1.
         design: iid, fixed (each context once, in order) or without-replacement.
         device: the device of the autograd engine: cpu, cuda or cuda:N; cpu by default.
+        past: the problem at earlier parameters, from which earlier rewards are drawn for estimators with a
+            memory (default: the problem itself).
 
     Raises:
         InputError: a size that is not a positive whole number, an unknown design, or one that does
@@ -235,6 +242,7 @@ class GradientCell(Cell):
     batch_size: int = 1
     design: str = "iid"
     device: str | None = None
+    past: SoftmaxBandit | None = None
 
     steps = 1
     measures = (SquaredError, Distance, Projection, SquaredProjection, Mixed)
@@ -244,10 +252,19 @@ class GradientCell(Cell):
             raise InputError(f"problem is {self.problem!r}: it must be a SoftmaxBandit")
         integer("group size", self.group_size)
         require_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
+        past, now = self.past, self.problem
+        if past is not None and not np.array_equal(past.outcomes.rewards, now.outcomes.rewards):
+            raise InputError("past has other rewards than the problem: only its policy may differ")
 
     @property
     def name(self) -> str:
-        return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}"
+        before = "" if self.past is None else f"/past{self.past.digest}"
+        return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}{before}"
+
+    @property
+    def before(self) -> SoftmaxBandit:
+        """The problem from which earlier rewards are drawn."""
+        return self.past or self.problem
 
     @property
     def block(self) -> int:
@@ -283,10 +300,11 @@ class GradientCell(Cell):
 
     def require_exact(self, quantities: Sequence[Any]) -> None:
         self.require_quantities(quantities)
-        engine_of("exact").require(self)
+        engine_of("exact").require(self, memory=memory_of(quantities))
 
     def effort(self, quantities: Sequence[Any]) -> float:
-        return float(engine_of("exact").effort(self, len(quantities)))
+        memory = memory_of(quantities)
+        return float(engine_of("exact").effort(self, len(quantities), memory=memory))
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
