@@ -10,6 +10,7 @@ from types import ModuleType
 
 from ustat_pg.engines.gradients.cell import OTHERS
 
+from .memory import MemoryCell, MemoryTraining
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .runs.cell import (
@@ -40,6 +41,8 @@ __all__ = [
     "Gap",
     "GapAfterStep",
     "GapTransform",
+    "MemoryCell",
+    "MemoryTraining",
     "OneRun",
     "OneStep",
     "PracticalCell",

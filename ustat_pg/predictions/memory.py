@@ -161,7 +161,7 @@ class MemoryAdvice(Shown):
     >>> from ustat_pg import load_problem
     >>> found = memory_group_size(load_problem("ustat:uneven"), 8, 64)
     >>> found.group_size, found.memory_for_one
-    (1, 2)
+    (1, 1)
     """
 
     memory: int

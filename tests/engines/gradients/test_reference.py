@@ -16,9 +16,8 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.problems import random_problem
 from ustat_pg.sampling import rng
-from ustat_pg.validation import InputError
 
 EVEN = random_problem(0, "uniform-contexts", contexts=4)
 
@@ -107,22 +106,3 @@ def test_a_memory_changes_no_draw_of_the_group():
     assert both.earlier[there].shape == (40, 3, 4)
     assert np.array_equal(both.arms[there], plain.arms[place])
     assert np.array_equal(both.rewards[there], plain.rewards[place])
-
-
-@pytest.mark.parametrize("name", ["memory:2", "weighted-memory:3,0.4"])
-def test_earlier_rewards_come_from_the_earlier_policy(name):
-    now = random_problem(1)
-    past = now.with_theta(now.policy.theta + 1.0 * np.sign(now.policy.theta))
-    cell, asked = GradientCell(now, 2, past=past), [SquaredError(Estimator(name))]
-    drawn = cell.measure("reference", asked, replications=20_000)
-    off = drawn.mean[0] - cell.measure("exact", asked).mean[0]
-    assert abs(off) < 5 * drawn.standard_error[0]
-    assert cell.name != GradientCell(now, 2).name
-    with pytest.raises(InputError, match=name.partition(":")[0]):
-        cell.measure("cpu", asked, replications=10)
-
-
-def test_a_past_with_other_rewards_is_refused():
-    now, other = (SoftmaxBandit.bernoulli([0.5, 0.5], good) for good in ([1, 0], [0, 0.5]))
-    with pytest.raises(InputError, match="only its policy may differ"):
-        GradientCell(now, 1, past=other)

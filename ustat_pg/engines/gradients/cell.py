@@ -224,8 +224,6 @@ class GradientCell(Cell):
         batch_size: B >= 1.
         design: iid, fixed (each context once, in order) or without-replacement.
         device: the device of the autograd engine: cpu, cuda or cuda:N; cpu by default.
-        past: the problem at earlier parameters, from which earlier rewards are drawn for estimators with a
-            memory (default: the problem itself).
 
     Raises:
         InputError: a size that is not a positive whole number, an unknown design, or one that does
@@ -242,7 +240,6 @@ class GradientCell(Cell):
     batch_size: int = 1
     design: str = "iid"
     device: str | None = None
-    past: SoftmaxBandit | None = None
 
     steps = 1
     measures = (SquaredError, Distance, Projection, SquaredProjection, Mixed)
@@ -252,19 +249,15 @@ class GradientCell(Cell):
             raise InputError(f"problem is {self.problem!r}: it must be a SoftmaxBandit")
         integer("group size", self.group_size)
         require_design(self.design, self.batch_size, self.problem.contexts, self.problem.uniform)
-        past, now = self.past, self.problem
-        if past is not None and not np.array_equal(past.outcomes.rewards, now.outcomes.rewards):
-            raise InputError("past has other rewards than the problem: only its policy may differ")
 
     @property
     def name(self) -> str:
-        before = "" if self.past is None else f"/past{self.past.digest}"
-        return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}{before}"
+        return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}"
 
     @property
     def before(self) -> SoftmaxBandit:
-        """The problem from which earlier rewards are drawn."""
-        return self.past or self.problem
+        """The problem from which earlier rewards are drawn, with the same outcomes in the same order."""
+        return self.problem
 
     @property
     def block(self) -> int:
