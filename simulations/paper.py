@@ -216,6 +216,16 @@ RESULTS: dict[str, Result] = {
         sharper="Known: advantages by turn and by equal state (GiGPO, GTPO). Added: the mean of each scheme "
         "at every G, its noise in a turn's own parameters, and when a per-turn baseline is the better one.",
     ),
+    "reward_memory": Result(
+        "Beyond 9",
+        "With n earlier rewards of the same prompt in the leave-one-out mean the gradient is unbiased at "
+        "every G, one included; each earlier reward replaces one output of the group, and under drift a "
+        "smaller weight of the memory has the least error.",
+        "a memory of earlier rewards, and groups of one",
+        assumptions="The best group size is for rewards of the current policy. Not in the paper.",
+        sharper="Known: running means as REINFORCE's baseline. Added: the exact error at every G and n, the "
+        "group size that follows, and the best weight for a policy that has moved.",
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",

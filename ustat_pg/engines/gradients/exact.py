@@ -214,6 +214,17 @@ def measure(
     """
     problem = cell.problem
     labels = estimators_of(quantities)
+    parts: dict[int, list[int]] = {}
+    for place, quantity in enumerate(quantities):
+        parts.setdefault(memory_of([quantity]), []).append(place)
+    if len(parts) > 1:
+        means = np.empty(len(quantities))
+        for places in parts.values():
+            some = [quantities[place] for place in places]
+            means[places] = measure(cell, some, block, tuples=tuples).mean
+        return MomentSums.exact(means)
+    # Counts have no order, so the first few of a longer memory need tuples.
+    tuples = tuples or len({e.memory for e in labels if e.memory}) > 1
     along = {
         q.number: problem.policy.inner(direction(problem, q.number))
         for q in quantities
