@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..display.shown import Shown
-from ..moments.record import Moments, takes_problems
+from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..validation import Array, InputError, finite_array, integer, number
 from .closed_forms import (
     baseline_square,
@@ -200,7 +200,7 @@ class MemoryAdvice(Shown):
 
 
 def memory_group_size(
-    moments: Moments | MseConstants,
+    moments: Moments | HasMoments | MseConstants,
     memory: int,
     budget: int,
     *,
@@ -218,7 +218,7 @@ def memory_group_size(
     """
     kept, total = integer("memory", memory), integer("budget", budget, 2)
     if not isinstance(moments, MseConstants):
-        return _of_moments(moments, kept, total)
+        return _of_moments(moments_of(moments), kept, total)
     constants = moments
     known = constants.c1, constants.c2, constants.c3
     square = constants.c1 if spread is None else number("spread", spread, minimum=0.0)
@@ -251,7 +251,6 @@ def memory_group_size(
     )
 
 
-@takes_problems
 def _of_moments(moments: Moments, memory: int, budget: int) -> MemoryAdvice:
     return memory_group_size(
         mse_constants(moments),
