@@ -167,11 +167,10 @@ def _drifted(entry: BanditEntry, group_size: int, memory: int, length: float) ->
     what, name = f"G={group_size} n={memory}, moved by {length:g}", _name(memory)
     value = memory_mse(m, group_size, memory, **past)
     same = memory_mse(m, group_size, memory)
-    gradient, others = problem.gradient(), group_size - 1 + memory
+    gradient = problem.gradient()
     yield telling(problem, [gradient]).check(
-        entry, f"{what}: mean", cell, Estimator(name), gradient,
-        {OWN: gradient * others / (others + 1)}, scale=value**0.5,
-    )  # fmt: skip
+        entry, f"{what}: mean", cell, Estimator(name), gradient, scale=value**0.5
+    )
     says = equal(value, _clear({HARMLESS: same}, value, CLEAR * value))
     yield entry.check(f"{what}: error", mean_of(cell, mse_of(name)), says)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from ustat_pg.validation import needed
 
 with needed("a proof by computer algebra", "proof"):
-    from . import counts, linear, parts, plans
+    from . import counts, linear, memory, parts, plans
     from .statement import Statement, equal_at
 
 __all__ = ["BY_STEM", "NOT_PROVED", "Statement", "equal_at"]
@@ -26,6 +26,7 @@ BY_STEM: dict[str, Callable[[], Iterator[Statement]]] = {
     "adaptive_groups": plans.beyond_4,
     "survivors": parts.beyond_5,
     "turns": parts.beyond_6,
+    "reward_memory": memory.beyond_9,
 }
 """The function that yields the statements of each result, in the paper's order."""
 
