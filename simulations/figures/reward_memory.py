@@ -39,10 +39,10 @@ FIGURES = (
         STEM,
         lines=(
             Line("n=0", "no memory", "grpo"),
-            Line("n=1", look="orange"),
-            Line("n=4", look="blue"),
+            Line("n=1", "one earlier reward", "orange"),
+            Line("n=4", "four", "green"),
             Line("equal", "equal weights", "orange"),
-            Line("best", "best weight", "blue"),
+            Line("best", "best weight", "green"),
         ),
         by="panel",
         panels=(
@@ -50,7 +50,7 @@ FIGURES = (
             Panel(
                 "a memory of 8 from another policy, G = 3",
                 "drift",
-                x=Axis("drift of the memory's mean"),
+                x=Axis("drift of the memory's mean", "drift"),
                 y=Axis("error / that without memory"),
                 levels=(1,),
             ),

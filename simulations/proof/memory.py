@@ -84,12 +84,12 @@ def beyond_9() -> Iterator[Statement]:
     phi, tau, spread, signal = sympy.symbols("φ τ E‖g(X)‖² ‖g‖²", positive=True)
     both = formulas.pair_noise(phi, 1, spread)
     of_pairs = formulas.memory_noise(G, n, 1 / NUMBER, 1 / NUMBER, both, phi)
-    constants = formulas.constants_from(tau, phi, spread, signal)
+    first, second, third = formulas.constants_from(tau, phi, spread, signal)
     yield Statement(
         "c1 G + c2 + c3/N - n E‖g(X)‖²/N² of moments",
         G * formulas.minibatch_error(1, spread - signal, (tau - spread + of_pairs) / G),
-        formulas.memory_budget_noise(G, n, *constants, spread),
-        {"c1 G + c2 + c3/N": formulas.memory_budget_noise(G, n, *constants, 0)},
+        formulas.memory_budget_noise(G, n, first, second, third, spread),
+        {"c1 G + c2 + c3/N": formulas.memory_budget_noise(G, n, first, second, third, 0)},
         EVERY,
     )
     slope = formulas.memory_slope(n, c1, c3, spread)
