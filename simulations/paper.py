@@ -236,6 +236,16 @@ RESULTS: dict[str, Result] = {
         "Added: the exact cost of any law and sizes and its optimum, and what is climbed without weights, "
         "with weights over their mean, or if solved prompts are dropped.",
     ),
+    "reward_memory": Result(
+        "Beyond 9",
+        "With n earlier rewards of the same prompt in the leave-one-out mean the gradient is unbiased at "
+        "every G, one included; each earlier reward replaces one output of the group, and under drift a "
+        "smaller weight of the memory has the least error.",
+        "a memory of earlier rewards, and groups of one",
+        assumptions="The best group size is for rewards of the current policy. Not in the paper.",
+        sharper="Known: running means as REINFORCE's baseline. Added: the exact error at every G and n, the "
+        "group size that follows, and the best weight for a policy that has moved.",
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",

@@ -71,6 +71,7 @@ def compare(
     layout: str = "batched",
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
+    memory: int = 0,
 ) -> pd.DataFrame:
     """The MSE E‖ĝ - g‖² of estimators on a problem, with a row for each estimator and group size.
 
@@ -86,7 +87,7 @@ def compare(
         design: way to draw the prompts of a minibatch: iid, fixed or without-replacement.
         replications: number of minibatches to draw if not all can be enumerated, at least 2.
         seed: seed of the draws.
-        layout, inputs, array: options for calling functions, as for
+        layout, inputs, array, memory: options for calling functions, as for
             :func:`~ustat_pg.testing.assert_unbiased`.
 
     Returns:
@@ -112,7 +113,7 @@ def compare(
     import pandas as pd
 
     chosen = load_problem(problem)
-    named = _named(estimators, layout, inputs, array)
+    named = _named(estimators, layout, inputs, array, memory)
     sizes = whole_numbers("group size", group_sizes, 1)
     drawn = integer("replications", replications, 2)
     rows = []
@@ -206,6 +207,7 @@ def _named(
     layout: str,
     inputs: Sequence[str],
     array: Callable[[Any], Any] | None,
+    memory: int,
 ) -> dict[str, Estimator]:
     """The estimators by name, in the given order."""
     if isinstance(given, str | Estimator) or callable(given):
@@ -218,7 +220,7 @@ def _named(
         if isinstance(item, Estimator):
             estimator = item
         elif callable(item):
-            estimator = UnderTest(item, layout, inputs, array).estimator
+            estimator = UnderTest(item, layout, inputs, array, memory=memory).estimator
         else:
             estimator = Estimator(item)
         label = estimator.label if name is None else str(name)

@@ -22,7 +22,8 @@ class Record:
         name: its name in results.
         aliases: other names in use for the same estimator.
         needs: keyword arguments of the advantage function in addition to the rewards: constant, value (V),
-            optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ) or best_table (b(0), ...).
+            optimal_baseline (b*), squared_norms (‖s‖²), predicted_value (V_φ), best_table (b(0), ...) or
+            earlier (earlier rewards of the same prompt).
         parameters: keywords of the numbers after a colon in the name, ``bayes:1,1``; a last "..." means that
             the keyword before it gets all numbers.
         least_group: smallest group; 2 if an output's own reward is left out.
@@ -169,6 +170,21 @@ ESTIMATORS = {
             of_thresholds=True,
         ),
         Record("gain-at-k", parameters=("k",), least_group=2, by_count=True, of_thresholds=True),
+        Record(
+            "memory",
+            needs=("earlier",),
+            parameters=("memory",),
+            within_rewards=True,
+            closed_form=True,
+        ),
+        Record(
+            "weighted-memory",
+            needs=("earlier",),
+            parameters=("memory", "weight"),
+            least_group=2,
+            within_rewards=True,
+            closed_form=True,
+        ),
     )
 }
 """The records by name."""

@@ -12,6 +12,7 @@ from types import ModuleType
 from ustat_pg.engines.gradients.cell import OTHERS
 
 from .graded import GradedCell
+from .memory import MemoryCell, MemoryTraining
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .prompts import NormalisedCell, ScreenedCell
@@ -46,6 +47,8 @@ __all__ = [
     "GapTransform",
     "GradedCell",
     "NormalisedCell",
+    "MemoryCell",
+    "MemoryTraining",
     "OneRun",
     "OneStep",
     "PracticalCell",

@@ -402,7 +402,7 @@ def _split(draws: Draws, parts: int) -> Iterator[Draws]:
     size = draws.contexts.shape[1] // parts
     for number_ in range(parts):
         part = slice(number_ * size, (number_ + 1) * size)
-        yield Draws(*(of_batch[:, part] for of_batch in vars(draws).values()))
+        yield Draws(*(of[:, part] for of in vars(draws).values() if of is not None))
 
 
 def _distinct(rows: Array) -> tuple[Integers, Integers]:

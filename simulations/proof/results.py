@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from ustat_pg.validation import needed
 
 with needed("a proof by computer algebra", "proof"):
-    from . import counts, linear, parts, plans, prompts
+    from . import counts, linear, memory, parts, plans, prompts
     from .statement import Statement, equal_at
 
 __all__ = ["BY_STEM", "NOT_PROVED", "Statement", "equal_at"]
@@ -28,6 +28,7 @@ BY_STEM: dict[str, Callable[[], Iterator[Statement]]] = {
     "turns": parts.beyond_6,
     "reuse": linear.beyond_7,
     "prompt_sampling": prompts.beyond_8,
+    "reward_memory": memory.beyond_9,
 }
 """The function that yields the statements of each result, in the paper's order."""
 

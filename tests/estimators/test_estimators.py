@@ -51,6 +51,19 @@ EXPECTED = {
             [0.25 - 2 / 2.5, -1 - 2.625 / 2.5, 2 - 0.125 / 2, 0.25 - 2.125 / 3],
         ],
     ),
+    # The others' sums are .5, 1.5, 1.5, 1; 1.25, 2.5, -.5, 1.25; two earlier rewards bring 1.5; -1.
+    "memory:2": (
+        {"earlier": [[1.0, 0.5], [-1.0, 0.0]]},
+        [[0.6, -0.6, -0.6, 0.0], [0.2, -1.3, 2.3, 0.2]],
+    ),
+    # A quarter of the earlier mean, 3/4 or -1/2, and three quarters of the others' mean.
+    "weighted-memory:2,.25": (
+        {"earlier": [[1.0, 0.5], [-1.0, 0.0]]},
+        [
+            [1 - 5 / 16, -9 / 16, -9 / 16, 1 / 16],
+            [1 / 16, -1.5, 2.25, 1 / 16],
+        ],
+    ),
     # A quarter of 1/2 and three quarters of the others' mean.
     "shrinkage:0.25,0.5": ({}, [[0.75, -0.5, -0.5, 0.125], [-0.1875, -1.75, 2.0, -0.1875]]),
     # The others' sums are .5, 1.5, 1.5, 1; 1.25, 2.5, -.5, 1.25; one more and a half count as outputs.
@@ -152,6 +165,8 @@ def test_leading_axes_are_batches(name, shape):
     extra = {}
     if key == "squared_norms":
         extra = {key: generator.exponential(size=rewards.shape)}
+    elif key == "earlier":
+        extra = {key: generator.normal(size=(*shape, 2))}
     elif key in SHARED:
         extra = {key: EXPECTED[name][0][key]}
     elif key is not None:

@@ -39,8 +39,10 @@ def rewards_for(record):
 def weighed(record, rewards):
     """Advantages of the outputs, (50, G)."""
     size = rewards.shape[-1]
+    # Earlier rewards within the range of the group's.
+    given = GIVEN | {"earlier": np.repeat(rewards[:, :1], 3, axis=-1)}
     known = {
-        need: GIVEN[need][..., :size] if need in OF_OUTPUTS else GIVEN[need]
+        need: given[need][..., :size] if need in OF_OUTPUTS else given[need]
         for need in record.needs
     }
     return advantages(spelled(record.name, size), rewards, **known)

@@ -12,6 +12,8 @@ NUMBERS: dict[str, Callable[[int], tuple[float, ...]]] = {
     "shrinkage": lambda size: (0.25, 0.5),
     "bayes": lambda size: (1, 0.5),
     "shrunk-norm-weighted": lambda size: (1, 0.5),
+    "memory": lambda size: (3,),
+    "weighted-memory": lambda size: (3, 0.25),
     "pass-at-k": lambda size: (min(2, size),),
     "gain-at-k": lambda size: (2,),
     "count-table": lambda size: (*(0.9, 0.8, 0.6, 0.5)[:size], *(-0.1, -0.2, -0.6, -0.7)[:size]),

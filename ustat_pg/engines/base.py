@@ -22,7 +22,7 @@ from ..validation import Array, InputError, finite_array, integer
 Integers = NDArray[np.int64]
 
 
-NEEDS = ("constant", "value", "optimal_baseline", "squared_norms")
+NEEDS = ("constant", "value", "optimal_baseline", "squared_norms", "earlier")
 """Arguments that engines can give an advantage function besides the rewards."""
 
 RUNNABLE = tuple(name for name, record in ESTIMATORS.items() if set(record.needs) <= set(NEEDS))
@@ -45,12 +45,14 @@ class Draws:
         arms: S + (B, G).
         rewards: S + (B, G).
         squared_norms: ‖s‖² of each output, S + (B, G).
+        earlier: earlier rewards of each prompt, S + (B, n); None if no estimator needs them.
     """
 
     contexts: Integers
     arms: Integers
     rewards: Array
     squared_norms: Array
+    earlier: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Estimator:
             rewards, as a median does; intervals of simulations need this bound.
         values: V_φ(x), the number that the estimator ``critic`` subtracts at each prompt; only gradients
             at fixed parameters accept it.
+        memory: n, the earlier rewards of each prompt that a function reads; a known estimator has it in its
+            name. Only gradients at fixed parameters have earlier rewards.
 
     >>> Estimator("rloo").name
     'grpo'
@@ -76,12 +80,17 @@ class Estimator:
     function: Callable[[Array, Draws], Array] | None = None
     values: tuple[float, ...] | None = None
     within_rewards: bool = False
+    memory: int = 0
 
     def __post_init__(self) -> None:
         if self.function is None:
-            if self.within_rewards:
-                raise InputError("within_rewards requires an estimator that is a function")
-            record, learned = registry.record_of(self.name), self.values is not None
+            if self.within_rewards or self.memory:
+                raise InputError(
+                    "within_rewards and memory require an estimator that is a function"
+                )
+            (record, carried), learned = registry.parse(self.name), self.values is not None
+            if "memory" in carried:
+                object.__setattr__(self, "memory", integer("memory", carried["memory"]))
             _, colon, numbers = self.name.partition(":")
             object.__setattr__(self, "name", record.name + colon + numbers)
             if record.name not in RUNNABLE and not learned:
@@ -157,6 +166,7 @@ class Estimator:
         rewards: Array,
         contexts: Integers | slice = slice(None),
         squared_norms: Array | None = None,
+        earlier: Array | None = None,
     ) -> Array:
         # Computed from the outcomes, not from the moments in predictions, because evidence shares no code.
         outcomes = problem.outcomes
@@ -170,12 +180,19 @@ class Estimator:
             norms = problem.policy.squared_norms[rows, outcomes.arms]
             return optimal_baseline(outcomes.probs, outcomes.rewards, norms)[contexts]
 
+        def remembered() -> Array:
+            if earlier is None:
+                raise InputError(f"{self.label} cannot be run here: its earlier is not known")
+            # There are as many as the estimator with the longest memory needs.
+            return earlier[..., : self.memory]
+
         return np.asarray(
             self.weigh(
                 rewards,
                 value=lambda: expected_reward(outcomes.probs, outcomes.rewards)[contexts],
                 optimal_baseline=best,
                 squared_norms=lambda: squared_norms,
+                earlier=remembered,
                 predicted_value=lambda: np.asarray(self.values)[contexts],
             )
         )
@@ -183,7 +200,9 @@ class Estimator:
     def advantages(self, problem: SoftmaxBandit, draws: Draws) -> Array:
         """Advantages of the drawn outputs, S + (B, G)."""
         if self.function is None:
-            return self._of_problem(problem, draws.rewards, draws.contexts, draws.squared_norms)
+            return self._of_problem(
+                problem, draws.rewards, draws.contexts, draws.squared_norms, draws.earlier
+            )
         out = np.asarray(self.function(draws.rewards, draws), dtype=np.float64)
         if out.shape != draws.rewards.shape:
             raise InputError(

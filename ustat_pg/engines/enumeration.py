@@ -168,7 +168,7 @@ def enumerate_weights(
         # The mean of a minibatch equals the mean of one prompt's group under every design of prompts.
         cell = GradientCell(problem, group_size)
     weights = np.zeros(problem.contexts * problem.arms)
-    for draws, chance in minibatches(cell, tuples=ordered):
+    for draws, chance in minibatches(cell, tuples=ordered, memory=asked.memory):
         shares = chance[:, None, None] * asked.advantages(problem, draws)
         where = draws.contexts[..., None] * problem.arms + draws.arms
         weights += np.bincount(where.ravel(), shares.ravel(), minlength=len(weights))
@@ -222,7 +222,7 @@ def _given_one_output(cell: GradientCell, estimator: Estimator) -> list[tuple[Ar
         for x, count in enumerate(problem.outcomes.counts)
     ]
     result = [(np.zeros(len(outputs)), np.zeros((len(outputs), arms))) for outputs in known]
-    for draws, chance in minibatches(cell):
+    for draws, chance in minibatches(cell, memory=estimator.memory):
         x, own = draws.contexts[0, 0], draws.arms[:, 0]
         chances, given = result[x]
         outputs = np.searchsorted(known[x], keys(own, draws.rewards[:, 0]))

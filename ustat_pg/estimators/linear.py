@@ -2,7 +2,8 @@
 
 REINFORCE, the constant baseline, the oracle, a critic and the minimum-variance baseline subtract a
 function of the prompt; grpo (RLOO) subtracts the mean of the *other* rewards, and group-mean the mean of all
-rewards; shrinkage baselines mix the others' mean with a prior mean.
+rewards; shrinkage baselines mix the others' mean with a prior mean, and memory baselines with earlier
+rewards of the same prompt.
 
 Each accepts finite rewards (..., G) of any array library and returns advantages of their shape; a baseline
 from the other rewards needs G >= 2.
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 from math import isfinite
 from numbers import Real
+from typing import Any
 
-from ..validation import InputError, number, positive
+from ..validation import InputError, integer, number, positive
 from .arrays import Array, beside, norms_of, rewards_of, sum_of_others
 
 __all__ = [
@@ -22,12 +24,14 @@ __all__ = [
     "critic",
     "group_mean",
     "grpo",
+    "memory",
     "minimum_variance",
     "norm_weighted",
     "oracle",
     "shrinkage",
     "shrunk_norm_weighted",
     "vanilla",
+    "weighted_memory",
 ]
 
 
@@ -256,3 +260,61 @@ def bayes(rewards: Array, *, successes: float, failures: float) -> Array:
     xp, rewards = rewards_of(rewards, "bayes")
     others = xp.sum(rewards, axis=-1, keepdims=True) - rewards
     return rewards - (others + a) / (rewards.shape[-1] - 1 + a + b)
+
+
+def memory(rewards: Array, *, earlier: Array, memory: int) -> Array:
+    """Memory: the mean of the others' rewards and of n earlier rewards of the same prompt,
+    Aᵢ = zᵢ - (Σ_{j≠i} zⱼ + Σₘ zₘ) / (G-1+n).
+
+    It is unbiased, since it does not use output i, also in groups of one and if the policy has changed since
+    (reward_memory).
+
+    Arguments:
+        rewards: (..., G) with G >= 1.
+        earlier: the earlier rewards of each prompt, (..., n).
+        memory: n >= 1.
+
+    >>> import numpy as np
+    >>> memory(np.array([1.0]), earlier=np.array([1.0, 0.0, 0.0, 0.0]), memory=4)
+    array([0.75])
+    """
+    xp, rewards, past = _with_earlier("memory", rewards, earlier, memory)
+    total = sum_of_others(xp, rewards) + xp.sum(past, axis=-1, keepdims=True)
+    return rewards - total / (rewards.shape[-1] - 1 + memory)
+
+
+def weighted_memory(rewards: Array, *, earlier: Array, memory: int, weight: float) -> Array:
+    """Weighted memory: Aᵢ = zᵢ - (1-λ) (1/(G-1)) Σ_{j≠i} zⱼ - λ (1/n) Σₘ zₘ with n earlier rewards.
+
+    λ = n/(G-1+n) is :func:`memory`. If the policy has changed since, a smaller λ has a smaller error:
+    :func:`ustat_pg.predictions.best_memory_weight` (reward_memory).
+
+    Arguments:
+        rewards: (..., G) with G >= 2.
+        earlier: the earlier rewards of each prompt, (..., n).
+        memory: n >= 1.
+        weight: λ in [0, 1].
+
+    >>> import numpy as np
+    >>> weighted_memory(np.array([1.0, 0.0]), earlier=np.array([1.0]), memory=1, weight=0.5)
+    array([ 0.5, -1. ])
+    """
+    share = number("weight", weight, minimum=0.0, maximum=1.0)
+    xp, rewards, past = _with_earlier("weighted-memory", rewards, earlier, memory)
+    others = sum_of_others(xp, rewards) / (rewards.shape[-1] - 1)
+    return rewards - (1 - share) * others - share * xp.mean(past, axis=-1, keepdims=True)
+
+
+def _with_earlier(
+    name: str, rewards: Array, earlier: Array, memory: int
+) -> tuple[Any, Array, Array]:
+    """The rewards' namespace, the rewards, and the earlier rewards in their type."""
+    number_of = integer("memory", memory)
+    xp, rewards = rewards_of(rewards, name)
+    past = beside("earlier rewards", earlier, rewards, xp)
+    if tuple(past.shape) != (*rewards.shape[:-1], number_of):
+        raise InputError(
+            f"earlier rewards have shape {tuple(past.shape)}: {name} needs "
+            f"{(*rewards.shape[:-1], number_of)}, n of each prompt"
+        )
+    return xp, rewards, xp.astype(past, rewards.dtype)

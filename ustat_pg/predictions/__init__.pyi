@@ -61,6 +61,10 @@ from .limit_law import mean_gap as mean_gap
 from .limit_law import stationary_covariance as stationary_covariance
 from .limit_law import weight_derivatives as weight_derivatives
 from .limit_law import weight_form as weight_form
+from .memory import MemoryAdvice as MemoryAdvice
+from .memory import best_memory_weight as best_memory_weight
+from .memory import memory_group_size as memory_group_size
+from .memory import memory_mse as memory_mse
 from .mse import MsePrediction as MsePrediction
 from .mse import MsePredictions as MsePredictions
 from .mse import explicit_bound as explicit_bound

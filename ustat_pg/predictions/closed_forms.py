@@ -59,6 +59,45 @@ def grpo_error(group_size: Any, single: Any, pair: Any) -> Any:
     return single / group_size + pair / (group_size * (group_size - 1))
 
 
+def memory_noise(
+    group_size: Any, memory: Any, other: Any, earlier: Any, pair: Any, past: Any
+) -> Any:
+    """(G-1) u² (σ² F + g gᵀ) + n v² σ'² F, G times the part of the error from the baseline
+    u Σ_{j≠i} zⱼ + v Σₘ zₘ of n earlier rewards (reward_memory).
+
+    The mean of all N = G-1+n rewards has u = v = 1/N: under the same law it gives σ² F/N + (G-1) g gᵀ/N².
+
+    Arguments:
+        group_size, memory: G and n.
+        other, earlier: u and v.
+        pair: :func:`pair_noise`.
+        past: σ'² F, with the variance σ'² of an earlier reward.
+    """
+    return (group_size - 1) * other**2 * pair + memory * earlier**2 * past
+
+
+def memory_budget_noise(
+    group_size: Any, memory: Any, c1: Any, c2: Any, c3: Any, spread: Any
+) -> Any:
+    """c1 G + c2 + c3/N - n E‖g(X)‖²/N², N = G-1+n: K times the error at K = BG outputs if the baseline is the
+    mean of the G-1 others' rewards and of n earlier ones (reward_memory).
+
+    Without the last term, it is least at G = 1 + √(c3/c1) - n: :func:`best_group_size` less n.
+
+    Arguments:
+        group_size, memory: G and n.
+        c1, c2, c3: the constants of :func:`budget_noise`.
+        spread: E‖g(X)‖².
+    """
+    number = group_size - 1 + memory
+    return c1 * group_size + c2 + c3 / number - memory * spread / number**2
+
+
+def memory_slope(memory: Any, c1: Any, c3: Any, spread: Any) -> tuple[Any, ...]:
+    """The derivative of :func:`memory_budget_noise` in G times N³: the factors of N³, N², N and 1."""
+    return c1, 0, -c3, 2 * memory * spread
+
+
 def whole_group_share(group_size: Any) -> Any:
     """(G-1)/G, the factor on the mean if the baseline is the mean of the whole group."""
     return (group_size - 1) / group_size
@@ -328,11 +367,13 @@ def normal_equations(gains: Any, norms: Any, rewards: Any, pairs: Any) -> tuple[
 
 
 def best_amount(pair: Any, cross: Any, square: Any) -> Any:
-    """λ*, the amount of shrinkage with the least error (best_baseline).
+    """λ*, the amount of shrinkage, or the weight of a memory, with the least error (best_baseline,
+    reward_memory).
 
     Arguments:
         pair: E[σ² tr F + ‖g‖²]/(G-1).
-        cross, square: E[δ E‖s‖² a] and E[δ² tr F], δ = μ - V.
+        cross, square: E[δ E‖s‖² a] and E[δ² tr F], δ = μ - V; for a memory δ is the drift of its mean, and
+            E[σ'² tr F]/n is added to the second.
     """
     return (pair + cross) / (pair + square)
 

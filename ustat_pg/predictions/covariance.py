@@ -12,18 +12,26 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..moments.record import Moments, takes_problems
-from ..registry import Record
+from ..registry import parse
 from ..rounding import SUM
 from ..validation import Array, InputError, integer
 from .closed_forms import (
     baseline_square,
     grpo_error,
+    memory_noise,
     minibatch_error,
     pair_noise,
     whole_group_share,
 )
 from .count_tables import CountTable, count_table, require_binary
-from .mse import Counts, baseline_values, each_size, prompt_share, with_closed_form
+from .mse import (
+    Counts,
+    baseline_values,
+    each_size,
+    prompt_share,
+    reward_weights,
+    with_closed_form,
+)
 
 
 @takes_problems
@@ -71,7 +79,7 @@ def _gradient_covariance(
     share = prompt_share(moments, prompts, design)
     values = baseline_values(moments, record, constant, critic)
     if record.closed_form:
-        alone = _by_moments(moments, record, values - moments.value, size)
+        alone = _by_moments(moments, estimator, values - moments.value, size)
     else:
         alone = _by_table(moments, count_table(estimator, size, moments))
     between = within = mean = np.zeros(())
@@ -83,9 +91,10 @@ def _gradient_covariance(
 
 
 def _by_moments(
-    moments: Moments, record: Record, shifts: Array, size: int
+    moments: Moments, estimator: str, shifts: Array, size: int
 ) -> Iterator[tuple[Array, Array]]:
     """Covariance and mean of one prompt's estimate, of an estimator with a closed form, prompt by prompt."""
+    record, carried = parse(estimator)
     length = whole_group_share(size) if record.whole_group else 1.0
     known = zip(shifts, moments.reward_variance, moments.matrices(), strict=True)
     for shift, variance, context in known:
@@ -93,8 +102,13 @@ def _by_moments(
         squares = context.squared_advantage, context.advantage, context.fisher
         single = baseline_square(*squares, shift) - outer
         alone = single / size
+        pair = pair_noise(variance, context.fisher, outer)
         if record.of_pairs and size > 1:
-            alone = grpo_error(size, single, pair_noise(variance, context.fisher, outer))
+            alone = grpo_error(size, single, pair)
+        if "earlier" in record.needs:
+            weights = reward_weights(size, **carried)
+            noise = memory_noise(size, carried["memory"], *weights, pair, variance * context.fisher)
+            alone = (single + noise) / size
         yield length**2 * alone, length * context.gradient
 
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown, rows
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
-from ..registry import LARGEST, Record, record_of, require_group
+from ..registry import LARGEST, Record, parse, record_of, require_group
 from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
 from ..sampling.designs import require_design
 from ..validation import Array, InputError, finite_array, integer
@@ -29,6 +29,7 @@ from .closed_forms import (
     baseline_square,
     grpo_error,
     left_share,
+    memory_noise,
     minibatch_error,
     pair_noise,
     whole_group_share,
@@ -160,6 +161,20 @@ def with_closed_form(estimator: str, group_size: int) -> Record:
     return record
 
 
+def reward_weights(
+    group_size: int, memory: int, weight: float | None = None
+) -> tuple[float, float]:
+    """The weights u of another reward and v of an earlier one in the baseline of a memory (reward_memory).
+
+    Arguments:
+        weight: λ of the mean of the earlier rewards (default: equal weights of all rewards).
+    """
+    integer("memory", memory)
+    if weight is None:
+        return (1 / (group_size - 1 + memory),) * 2
+    return (1 - weight) / (group_size - 1), weight / memory
+
+
 def prompt_share(moments: Moments, batch_size: int, design: str) -> float:
     """The share of Cov_X g(X) that is left in the error by how prompts are drawn."""
     prompts = len(moments)
@@ -271,8 +286,9 @@ def gradient_mse(
 
     Arguments:
         moments: moments of the problem, at the current parameters, or the problem.
-        estimator: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic; for rewards
-            0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
+        estimator: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic, memory:4 and
+            weighted-memory:4,0.3 (with 4 earlier rewards under the current policy); for rewards 0 and 1
+            every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
         group_size: G >= 1; grpo needs 2. One, or an array of them.
         batch_size: B >= 1. One, or an array of them: the two broadcast.
         design: one of :data:`~ustat_pg.sampling.designs.DESIGNS`; the last two need uniform context
@@ -324,9 +340,15 @@ def _gradient_mse(
     factors = np.ones(len(moments))
     if record.closed_form:
         first = inner(baseline_values(moments, record, constant, critic))
+        pair = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
         if record.of_pairs and size > 1:
-            pair = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
             second = grpo_error(size, 0.0, float(mean @ pair)) / prompts
+        if "earlier" in record.needs:
+            carried = parse(estimator)[1]
+            past = moments.reward_variance * moments.fisher_trace
+            weights = reward_weights(size, **carried)
+            noise = memory_noise(size, carried["memory"], *weights, pair, past)
+            second = float(mean @ noise) / (size * prompts)
         if record.of_pairs and not record.whole_group:
             bound = prompt_term + first + explicit_bound(moments, size, prompts)
         if record.whole_group:

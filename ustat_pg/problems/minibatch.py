@@ -15,6 +15,7 @@ from ..validation import Array, InputError, finite_array, integer, number, recor
 _GIVEN = {
     "constant": "write constant=0.5",
     "predicted_value": "write critic=[...], a value for each context",
+    "earlier": "call ustat_pg.estimators.advantages with earlier rewards",
     "best_table": "write estimator=best_table(problem, group_size).estimator, of ustat_pg.predictions",
 }
 """How to give estimators the values that problems do not have."""

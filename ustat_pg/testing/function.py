@@ -16,7 +16,7 @@ from ..validation import Array, InputError, finite_array, integer, one_of
 LAYOUTS = ("batched", "minibatch", "group")
 """The ways to call a function: see the page of :mod:`ustat_pg.testing`."""
 
-INPUTS = ("rewards", "squared_norms", "contexts")
+INPUTS = ("rewards", "squared_norms", "contexts", "earlier")
 """The arguments that a function can take."""
 
 TURN_INPUTS = ("rewards", "reached", "states")
@@ -79,6 +79,7 @@ class UnderTest:
         rtol: float = 0.0,
         *,
         turns: bool = False,
+        memory: int = 0,
     ) -> None:
         self.same = max(SINGLE_GIVEN, relative_tolerance(rtol))
         if not callable(function):
@@ -90,6 +91,15 @@ class UnderTest:
             raise InputError(
                 f"inputs is {inputs!r}: {over}it must hold {must} and can hold {', '.join(allowed[needed:])}"
             )
+        if integer("memory", memory, 0) and "earlier" not in inputs:
+            raise InputError(
+                f"memory is {memory}: a function with memory has 'earlier' in its inputs"
+            )
+        if "earlier" in inputs and not memory:
+            raise InputError(
+                "inputs have 'earlier': memory must give the number of earlier rewards"
+            )
+        self.memory = memory
         if array is not None and not callable(array):
             raise InputError(f"array is {array!r}: it must be callable, as torch.tensor is")
         self.function, self.layout, self.inputs, self.array = function, layout, tuple(inputs), array
@@ -97,9 +107,18 @@ class UnderTest:
         self.name = getattr(inner, "__name__", type(inner).__name__)
         self.single, self.calls = False, 0
 
-    def __call__(self, rewards: Array, squared_norms: Array, contexts: Any) -> Array:
-        """Advantages (n, B, G) of rewards (n, B, G), squared norms (n, B, G) and contexts (n, B)."""
-        given = {"rewards": rewards, "squared_norms": squared_norms, "contexts": contexts}
+    def __call__(
+        self, rewards: Array, squared_norms: Array, contexts: Any, earlier: Any = None
+    ) -> Array:
+        """Advantages (n, B, G) of rewards (n, B, G), squared norms (n, B, G), contexts (n, B) and earlier
+        rewards (n, B, memory).
+        """
+        given = {
+            "rewards": rewards,
+            "squared_norms": squared_norms,
+            "contexts": contexts,
+            "earlier": earlier,
+        }
         unit = 0 if self.layout == "minibatch" else 1
         columns = {name: np.asarray(given[name]) for name in self.inputs}
         units = {name: c.reshape(-1, *c.shape[1 + unit :]) for name, c in columns.items()}
@@ -242,7 +261,9 @@ class UnderTest:
     def estimator(self) -> Estimator:
         """The function in the form for engines."""
         return Estimator(
-            self.name, function=lambda z, draws: self(z, draws.squared_norms, draws.contexts)
+            self.name,
+            function=lambda z, draws: self(z, draws.squared_norms, draws.contexts, draws.earlier),
+            memory=self.memory,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,10 +198,14 @@ _FACTORS: tuple[tuple[str, Callable[[int, int], float], str], ...] = (
     ),
     (
         "(G-2)/(G-1)",
-        lambda g, b: (g - 2) / (g - 1),
+        lambda g, b: (g - 2) / (g - 1) if g > 1 else math.nan,
         "a rescaled learning rate: a sum that includes the output's own reward is divided by G-1",
     ),
-    ("G/(G-1)", lambda g, b: g / (g - 1), "a rescaled learning rate"),
+    (
+        "G/(G-1)",
+        lambda g, b: g / (g - 1) if g > 1 else math.nan,
+        "a rescaled learning rate",
+    ),
     ("1/G", lambda g, b: 1 / g, "a rescaled learning rate: divided by the group size twice"),
     ("G", lambda g, b: float(g), "a rescaled learning rate: a sum over the group, not a mean"),
     ("B", lambda g, b: float(b), "a rescaled learning rate: a sum over the prompts, not a mean"),
@@ -290,6 +295,7 @@ def assert_unbiased(
     up_to_scale: bool = False,
     proof: bool = False,
     rtol: float = GIVEN,
+    memory: int = 0,
 ) -> None:
     """Assert that the gradient estimate from these advantages has the gradient as its mean.
 
@@ -304,7 +310,8 @@ def assert_unbiased(
 
     Arguments:
         function: function from rewards to advantages of the same shape.
-        group_size: G >= 2, one or several (default: 2, 3 and 4, or the plan's largest group).
+        group_size: G >= 2, or G >= 1 with a memory, one or several (default: 2, 3 and 4, or the plan's
+            largest group).
         problems: problems to enumerate, one, several or by name (default: :func:`default_problems`; for a
             plan by the number of successes only those with rewards 0 and 1).
         layout: one of :data:`LAYOUTS`.
@@ -322,6 +329,8 @@ def assert_unbiased(
             rewards, where the function has a formula: see :func:`linear_formula`, which says what is proved.
             For other functions a warning says why there is none, and E ĝ is enumerated.
         rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, for rounding; 1e-5 for single precision.
+        memory: n, the number of earlier rewards of each prompt, (..., n), that a function with ``"earlier"``
+            in its inputs gets (reward_memory).
 
     Raises:
         AssertionError: the function is biased, or its result does not have the rewards' shape, is not finite,
@@ -333,6 +342,9 @@ def assert_unbiased(
     >>> assert_unbiased(
     ...     lambda z, norms: norm_weighted(z, squared_norms=norms), inputs=("rewards", "squared_norms")
     ... )
+    >>> def remembering(z, earlier):                                    # groups of one
+    ...     return z - earlier.mean(-1, keepdims=True)
+    >>> assert_unbiased(remembering, group_size=1, inputs=("rewards", "earlier"), memory=3)
     >>> from ustat_pg.estimators import grpo, sequential
     >>> assert_unbiased(lambda z: sequential(z, plan="3+2 if mixed"), plan="3+2 if mixed")
     >>> assert_unbiased(grpo, plan="3+2 if mixed")
@@ -380,8 +392,9 @@ def assert_unbiased(
             problems = {name: entry for name, entry in default_problems().items() if entry.binary}
     if group_size is None:
         group_size = (2, 3, 4)
-    under = UnderTest(function, layout, inputs, array, rtol)
-    sizes, tolerance = whole_numbers("group size", group_size, 2), relative_tolerance(rtol)
+    under = UnderTest(function, layout, inputs, array, rtol, memory=memory)
+    sizes = whole_numbers("group size", group_size, 1 if memory else 2)
+    tolerance = relative_tolerance(rtol)
     chosen = _named(problems)
     if batch_size is not None and layout != "minibatch":
         raise InputError(

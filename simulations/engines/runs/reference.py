@@ -40,9 +40,12 @@ def _run(trajectory: Trajectory, block: Replications) -> Array:
     numbers = block.first + np.arange(block.count)
     theta = starts(trajectory, block)
     kept = {0: theta}
+    memory = _first_memory(trajectory, key, numbers, theta)
     rates, prompts = trajectory.schedule.rates(trajectory.steps), _prompts(trajectory, key, numbers)
     for t, (rate, contexts) in enumerate(zip(rates, prompts, strict=True), start=1):
-        theta = theta + rate * _estimate(trajectory, key, numbers, t, contexts, theta)
+        estimate, rewards = _estimate(trajectory, key, numbers, t, contexts, theta, memory)
+        theta = theta + rate * estimate
+        _remember(memory, contexts, rewards)
         if trajectory.projection is not None:
             theta = trajectory.projection.project(theta)
         kept[t] = theta
@@ -76,11 +79,55 @@ def _estimate(
     t: int,
     contexts: Integers,
     theta: Array,
-) -> Array:
-    """ĝ, (R, d), at the current parameters (R, d), from the minibatch of step t."""
-    problem, group = trajectory.problem, trajectory.group_size
+    memory: Array,
+) -> tuple[Array, Array]:
+    """ĝ, (R, d), at the current parameters (R, d) from the minibatch of step t, and the rewards (R, B, G)."""
+    problem = trajectory.problem
     slots = rng.step_slots(t, np.arange(trajectory.batch_size))
-    words = rng.words(key, numbers[:, None], slots, 2 * group)
+    words = rng.words(key, numbers[:, None], slots, 2 * trajectory.group_size)
+    features, probs, arms, rewards = _drawn(trajectory, words, contexts, theta)
+    mean = np.stack([_sum(probs * features[..., j]) for j in range(problem.d)], axis=-1)
+    scores = features - mean[:, :, None, :]
+    drawn = np.take_along_axis(scores, arms[..., None], axis=2)
+    norms, mean_rewards = _sum(scores**2), problem.mean_rewards[contexts]
+    weighed = np.asarray(
+        trajectory.estimator.weigh(
+            rewards,
+            value=lambda: expected_reward(probs, mean_rewards, _sum),
+            optimal_baseline=lambda: optimal_baseline(probs, mean_rewards, norms, _sum),
+            squared_norms=lambda: np.take_along_axis(norms, arms, axis=2),
+            earlier=lambda: np.take_along_axis(memory, contexts[..., None], axis=1),
+        )
+    )
+    return np.asarray(gradient(drawn, weighed).mean(axis=1)), rewards
+
+
+def _first_memory(trajectory: Trajectory, key: Integers, numbers: Integers, theta: Array) -> Array:
+    """The rewards of each prompt that the first policy leaves in the memory, (R, X, n)."""
+    kept, prompts = trajectory.estimator.memory, np.arange(trajectory.problem.contexts)
+    # Slot 0 of step 0 is the start's.
+    words = rng.words(key, numbers[:, None], rng.step_slots(0, 1 + prompts), 2 * kept)
+    if not kept:
+        return words.astype(np.float64)
+    contexts = np.broadcast_to(prompts, (len(numbers), len(prompts)))
+    return _drawn(trajectory, words, contexts, theta)[-1]
+
+
+def _remember(memory: Array, contexts: Integers, rewards: Array) -> None:
+    """Append a minibatch's rewards to the memory of their prompts, which forgets as many."""
+    runs, kept = np.arange(len(memory)), memory.shape[-1]
+    for place in range(contexts.shape[1] if kept else 0):
+        here = runs, contexts[:, place]
+        memory[here] = np.concatenate([memory[here], rewards[:, place]], axis=1)[:, -kept:]
+
+
+def _drawn(
+    trajectory: Trajectory, words: Integers, contexts: Integers, theta: Array
+) -> tuple[Array, Array, Integers, Array]:
+    """The features (R, B, K, d) and the policy (R, B, K) at parameters (R, d), and the arms and rewards that
+    words (R, B, 2G) choose from it, (R, B, G).
+    """
+    problem = trajectory.problem
     features = trajectory.policy.features[contexts]
     logits = trajectory.offset[contexts]
     for j in range(problem.d):
@@ -97,17 +144,4 @@ def _estimate(
     law = rng.thresholds(problem.reward_probs)[contexts[:, :, None], arms]
     place = (words[..., 1::2, None] >= law).sum(axis=-1)
     rewards = problem.reward_values[contexts[:, :, None], arms, place]
-    probs = weights / total
-    mean = np.stack([_sum(probs * features[..., j]) for j in range(problem.d)], axis=-1)
-    scores = features - mean[:, :, None, :]
-    drawn = np.take_along_axis(scores, arms[..., None], axis=2)
-    norms, mean_rewards = _sum(scores**2), problem.mean_rewards[contexts]
-    weighed = np.asarray(
-        trajectory.estimator.weigh(
-            rewards,
-            value=lambda: expected_reward(probs, mean_rewards, _sum),
-            optimal_baseline=lambda: optimal_baseline(probs, mean_rewards, norms, _sum),
-            squared_norms=lambda: np.take_along_axis(norms, arms, axis=2),
-        )
-    )
-    return np.asarray(gradient(drawn, weighed).mean(axis=1))
+    return features, weights / total, arms, rewards

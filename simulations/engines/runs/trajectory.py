@@ -16,6 +16,7 @@ The address of a draw (see :mod:`ustat_pg.sampling.rng`) has the key of (seed, :
 - prompts: slot CONTEXT_SLOT, word n chooses prompt n = (t - 1) B + b of the whole run;
 - outputs of prompt b at step t: slot ``step_slots(t, b)``, where words 2i and 2i + 1 choose arm
   and reward of output i;
+- a memory before step 1: slot ``step_slots(0, 1 + x)``, with the same words, for prompt x;
 - the start: slot ``step_slots(0, 0)``, where word j is the normal deviate of coordinate j.
 
 With eₖ = exp(logitₖ - max) and Cₖ = e₁ + … + eₖ, a word w chooses the first arm k with

@@ -13,6 +13,7 @@ from ustat_pg.engines import (
     SquaredProjection,
 )
 from ustat_pg.engines.gradients import exact, reference
+from ustat_pg.engines.gradients.cell import memory_of
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
@@ -21,7 +22,12 @@ MEDIAN = Estimator(
     function=lambda z, _: z - np.median(z, axis=-1, keepdims=True),
     within_rewards=True,
 )
-ESTIMATORS = [*WITH_RANGE, Estimator("constant", constant=-5.0), MEDIAN]
+ESTIMATORS = [
+    *(each for each in WITH_RANGE if not each.memory),
+    Estimator("constant", constant=-5.0),
+    MEDIAN,
+]
+MEMORIES = [SquaredError(each) for each in WITH_RANGE if each.memory]
 GRPO = Estimator("grpo")
 QUANTITIES = [
     *(SquaredError(e) for e in ESTIMATORS),
@@ -34,7 +40,7 @@ QUANTITIES = [
 def check(problem, size, batch, quantities=QUANTITIES):
     cell = GradientCell(problem, size, batch)
     lowest, highest = np.inf, -np.inf
-    for draws, _ in exact.minibatches(cell):
+    for draws, _ in exact.minibatches(cell, memory=memory_of(quantities)):
         values = reference.values_of(cell, quantities, draws)
         lowest = np.minimum(lowest, values.min(axis=0))
         highest = np.maximum(highest, values.max(axis=0))
@@ -62,6 +68,13 @@ def test_one_output_a_prompt():
     alone = [q for q in QUANTITIES if all(e.record.least_group == 1 for e in q.estimators)]
     for kind in ("plain", "linear", "negative-rewards"):
         check(random_problem(0, kind), 1, 2, alone)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_groups_with_a_memory(size):
+    usable = [q for q in MEMORIES if q.estimator.record.least_group <= size]
+    for kind in ("plain", "negative-rewards"):
+        check(random_problem(1, kind), size, 1, usable)
 
 
 def test_larger_groups_of_few_outcomes():

@@ -177,3 +177,14 @@ def test_a_function_that_looks_at_the_order_needs_tuples():
     cell = GradientCell(problem, 3)
     assert np.abs(exact.measure(cell, quantities, Replications(), tuples=True).mean).max() < 1e-15
     assert np.abs(cell.measure("exact", quantities).mean).max() > 1e-3
+
+
+def test_memories_of_unequal_length_are_measured_together():
+    cell = GradientCell(random_problem(0), 2)
+    one, three, grpo = (Estimator(name) for name in ("memory:1", "memory:3", "grpo"))
+    alone = [cell.measure("exact", [SquaredError(e)]).mean[0] for e in (one, three, grpo)]
+    together = cell.measure("exact", [SquaredError(e) for e in (one, three, grpo)]).mean
+    assert together == pytest.approx(alone, rel=1e-12)
+    apart = cell.measure("exact", [Distance(one, three)]).mean[0]
+    drawn = cell.measure("reference", [Distance(one, three)], replications=20_000)
+    assert abs(drawn.mean[0] - apart) < 5 * drawn.standard_error[0]

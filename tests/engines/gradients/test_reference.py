@@ -94,3 +94,15 @@ def test_outcomes_that_repeat_are_weighed_once(size):
     for name in ("contexts", "arms", "rewards", "squared_norms"):
         assert np.array_equal(getattr(draws, name)[place], getattr(every, name))
     assert (len(draws.arms) < 600) == (size == 2)
+
+
+def test_a_memory_changes_no_draw_of_the_group():
+    problem = random_problem(0)
+    cell = GradientCell(problem, 2, 3)
+    where = {"seed": 1, "first": 5, "replications": 40}
+    plain, place = reference.different(cell, **where)
+    both, there = reference.different(cell, **where, memory=4)
+    assert plain.earlier is None
+    assert both.earlier[there].shape == (40, 3, 4)
+    assert np.array_equal(both.arms[there], plain.arms[place])
+    assert np.array_equal(both.rewards[there], plain.rewards[place])

@@ -209,6 +209,11 @@ def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:
     )
 
 
+def memory_of(quantities: Iterable[GradientQuantity]) -> int:
+    """The most earlier rewards of a prompt that an estimator of the quantities needs."""
+    return max((estimator.memory for estimator in estimators_of(quantities)), default=0)
+
+
 @dataclass(frozen=True)
 class GradientCell(Cell):
     """A problem, a group size, a batch size, and how prompts are drawn.
@@ -250,6 +255,11 @@ class GradientCell(Cell):
         return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}"
 
     @property
+    def before(self) -> SoftmaxBandit:
+        """The problem from which earlier rewards are drawn, with the same outcomes in the same order."""
+        return self.problem
+
+    @property
     def block(self) -> int:
         return BLOCK
 
@@ -283,10 +293,11 @@ class GradientCell(Cell):
 
     def require_exact(self, quantities: Sequence[Any]) -> None:
         self.require_quantities(quantities)
-        engine_of("exact").require(self)
+        engine_of("exact").require(self, memory=memory_of(quantities))
 
     def effort(self, quantities: Sequence[Any]) -> float:
-        return float(engine_of("exact").effort(self, len(quantities)))
+        memory = memory_of(quantities)
+        return float(engine_of("exact").effort(self, len(quantities), memory=memory))
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications

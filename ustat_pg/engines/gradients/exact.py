@@ -31,6 +31,7 @@ from .cell import (
     SquaredProjection,
     direction,
     estimators_of,
+    memory_of,
     mixed,
 )
 
@@ -52,13 +53,18 @@ _A_CHOICE, _A_CELL = 64, 16_000
 """The number of advantages that takes as long as one loop for a choice of prompts, or a cell's tables."""
 
 
-def size(cell: GradientCell, *, tuples: bool = False) -> int:
-    """The number of outcomes of a minibatch, summed over the choices of prompts, each order separately."""
-    counts = [int(count) for count in cell.problem.outcomes.counts]
-    groups = [
-        count**cell.group_size if tuples else comb(count + cell.group_size - 1, cell.group_size)
-        for count in counts
-    ]
+def size(cell: GradientCell, *, tuples: bool = False, memory: int = 0) -> int:
+    """The number of outcomes of a minibatch, summed over the choices of prompts, each order separately.
+
+    Arguments:
+        memory: the earlier rewards of each prompt.
+    """
+
+    def ways(count: int, outputs: int) -> int:
+        return count**outputs if tuples else comb(count + outputs - 1, outputs)
+
+    counts = zip(cell.problem.outcomes.counts, cell.before.outcomes.counts, strict=True)
+    groups = [ways(int(now), cell.group_size) * ways(int(before), memory) for now, before in counts]
     if cell.design == "iid":
         return sum(groups) ** cell.batch_size
     if cell.design == "fixed":
@@ -77,16 +83,16 @@ def _choices(cell: GradientCell) -> int:
     return {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
 
 
-def effort(cell: GradientCell, quantities: int, *, tuples: bool = False) -> float:
+def effort(cell: GradientCell, quantities: int, *, tuples: bool = False, memory: int = 0) -> float:
     """The rough cost of some quantities, in advantages; other work is converted to the same unit."""
     outputs = cell.batch_size * cell.group_size
-    outcomes = size(cell, tuples=tuples) * outputs * (1 + outputs / _PAIRS)
+    outcomes = size(cell, tuples=tuples, memory=memory) * outputs * (1 + outputs / _PAIRS)
     return float((outcomes + _A_CHOICE * _choices(cell)) * quantities + _A_CELL)
 
 
-def require(cell: GradientCell, *, tuples: bool = False) -> None:
+def require(cell: GradientCell, *, tuples: bool = False, memory: int = 0) -> None:
     """Raise :class:`InfeasibleError` if there are too many outcomes; the message gives the number."""
-    number, choices = size(cell, tuples=tuples), _choices(cell)
+    number, choices = size(cell, tuples=tuples, memory=memory), _choices(cell)
     contexts, batch = cell.problem.contexts, cell.batch_size
     work = number * (batch * cell.group_size) ** 2
     if number > LIMIT or choices > PROMPTS_LIMIT or work > WORK_LIMIT:
@@ -99,19 +105,19 @@ def require(cell: GradientCell, *, tuples: bool = False) -> None:
         )
 
 
-def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
+def minibatches(
+    cell: GradientCell, *, tuples: bool = False, memory: int = 0
+) -> Iterator[tuple[Draws, Array]]:
     """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,).
 
     Arguments:
         tuples: keep each order of outputs and prompts separate; otherwise one order represents all, with
             their total probability.
+        memory: the earlier rewards of each prompt.
     """
-    require(cell, tuples=tuples)
+    require(cell, tuples=tuples, memory=memory)
     problem = cell.problem
-    groups = [
-        groups_of(problem.outcomes.probs[x, :count], cell.group_size, tuples)
-        for x, count in enumerate(problem.outcomes.counts)
-    ]
+    groups = [_group_and_memory(cell, x, tuples, memory) for x in range(problem.contexts)]
     row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
     for contexts, chance in prompts_of(cell, ordered=tuples):
         sizes = tuple(len(groups[x][1]) for x in contexts)
@@ -119,7 +125,7 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
         for some in slices(total, max(64, _CHUNK_BYTES // row)):
             index = np.unravel_index(np.arange(some.start, some.stop), sizes)
             members = [groups[x][0][i] for x, i in zip(contexts, index, strict=True)]
-            outcomes = np.stack(members, axis=1)
+            outcomes, earlier = np.split(np.stack(members, axis=1), [cell.group_size], axis=2)
             probability = np.full(len(outcomes), chance)
             for x, i in zip(contexts, index, strict=True):
                 probability = probability * groups[x][1][i]
@@ -131,9 +137,23 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
                     arms,
                     problem.outcomes.rewards[where, outcomes],
                     problem.policy.squared_norms[where, arms],
+                    problem.outcomes.rewards[where, earlier] if memory else None,
                 ),
                 probability,
             )
+
+
+def _group_and_memory(
+    cell: GradientCell, x: int, tuples: bool, memory: int
+) -> tuple[Integers, Array]:
+    """Every outcome of a prompt's group and memory together, (n, G + memory), with its probability, (n,)."""
+    chances = (problem.outcomes for problem in (cell.problem, cell.before))
+    own, before = (
+        groups_of(outcomes.probs[x, : outcomes.counts[x]], number, tuples)
+        for outcomes, number in zip(chances, (cell.group_size, memory), strict=True)
+    )
+    i, j = np.indices((len(own[1]), len(before[1]))).reshape(2, -1)
+    return np.concatenate([own[0][i], before[0][j]], axis=1), own[1][i] * before[1][j]
 
 
 def prompts_of(
@@ -194,6 +214,17 @@ def measure(
     """
     problem = cell.problem
     labels = estimators_of(quantities)
+    parts: dict[int, list[int]] = {}
+    for place, quantity in enumerate(quantities):
+        parts.setdefault(memory_of([quantity]), []).append(place)
+    if len(parts) > 1:
+        means = np.empty(len(quantities))
+        for places in parts.values():
+            some = [quantities[place] for place in places]
+            means[places] = measure(cell, some, block, tuples=tuples).mean
+        return MomentSums.exact(means)
+    # Counts have no order, so the first few of a longer memory need tuples.
+    tuples = tuples or len({e.memory for e in labels if e.memory}) > 1
     along = {
         q.number: problem.policy.inner(direction(problem, q.number))
         for q in quantities
@@ -203,7 +234,7 @@ def measure(
     linear = problem.policy.inner(target)
     gram = cache(problem.policy.gram)
     total, weight = np.zeros(len(quantities)), 0.0
-    for draws, probability in minibatches(cell, tuples=tuples):
+    for draws, probability in minibatches(cell, tuples=tuples, memory=memory_of(quantities)):
         contexts = draws.contexts[0]
         # Aᵢ / (B G), so that an estimate is a plain sum over outputs, (n, B, G).
         share = {

@@ -16,6 +16,7 @@ from .cell import (
     columns,
     direction,
     estimators_of,
+    memory_of,
     mixed,
 )
 
@@ -29,14 +30,17 @@ def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Dra
 
 
 def different(
-    cell: GradientCell, *, seed: int, first: int, replications: int
+    cell: GradientCell, *, seed: int, first: int, replications: int, memory: int = 0
 ) -> tuple[Draws, Integers]:
     """The distinct outcomes among replications ``first`` onwards, and each replication's index in them,
     (R,). Small groups of few outcomes repeat, so the advantages of each are computed once.
+
+    Arguments:
+        memory: the earlier rewards of each prompt.
     """
-    contexts, chosen = _outcomes(cell, seed, first, replications)
+    contexts, chosen = _outcomes(cell, seed, first, replications, memory)
     most, atoms = cell.problem.contexts, cell.problem.outcomes.arms.shape[1]
-    if most**cell.batch_size * atoms ** (cell.batch_size * cell.group_size) >= 2**63:
+    if most**cell.batch_size * atoms ** chosen[0].size >= 2**63:
         return _draws(cell, contexts, chosen), np.arange(replications)
     code = np.zeros(replications, dtype=np.int64)
     for row in contexts.T:
@@ -48,23 +52,31 @@ def different(
 
 
 def _outcomes(
-    cell: GradientCell, seed: int, first: int, replications: int
+    cell: GradientCell, seed: int, first: int, replications: int, memory: int = 0
 ) -> tuple[Integers, Integers]:
-    """Prompts (R, B), and the numbers of their outcomes (R, B, G)."""
+    """Prompts (R, B), and the numbers of their outcomes (R, B, G + memory), the earlier ones last."""
     key = rng.cell_key(seed, cell.name)
     numbers = first + np.arange(replications)
     contexts = _contexts(cell, key, numbers)
     ends = rng.thresholds(cell.problem.outcomes.probs)
     slots = np.arange(cell.batch_size)
-    words = rng.words(key, numbers[:, None], slots, cell.group_size)
-    return contexts, (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
+    words = rng.words(key, numbers[:, None], slots, cell.group_size + memory)
+    own, rest = np.split(words[..., None], [cell.group_size], axis=2)
+    chosen = (own >= ends[contexts][:, :, None, :]).sum(axis=-1)
+    if not memory:
+        return contexts, chosen
+    ends = rng.thresholds(cell.before.outcomes.probs)
+    before = (rest >= ends[contexts][:, :, None, :]).sum(axis=-1)
+    return contexts, np.concatenate([chosen, before], axis=2)
 
 
 def _draws(cell: GradientCell, contexts: Integers, chosen: Integers) -> Draws:
     outcomes, rows = cell.problem.outcomes, contexts[:, :, None]
+    chosen, earlier = np.split(chosen, [cell.group_size], axis=2)
     arms = outcomes.arms[rows, chosen]
     norms = cell.problem.policy.squared_norms[rows, arms]
-    return Draws(contexts, arms, outcomes.rewards[rows, chosen], norms)
+    before = outcomes.rewards[rows, earlier] if earlier.size else None
+    return Draws(contexts, arms, outcomes.rewards[rows, chosen], norms, before)
 
 
 def _contexts(cell: GradientCell, key: Integers, numbers: Integers) -> Integers:
@@ -89,7 +101,13 @@ def measure(
     values = []
     for some in slices(block.count, _CHUNK_BYTES // row):
         first, count = block.first + some.start, some.stop - some.start
-        draws, place = different(cell, seed=block.seed, first=first, replications=count)
+        draws, place = different(
+            cell,
+            seed=block.seed,
+            first=first,
+            replications=count,
+            memory=memory_of(quantities),
+        )
         values.append(values_of(cell, quantities, draws)[place])
     return MomentSums.of(np.concatenate(values))
 
