@@ -194,7 +194,7 @@ class Bandits:
         for name, rng in self._streams("opposed", 12):
             share = rng.uniform(0.9, 1.1, size=4)
             numbers = (share * [1.5, 0.1, 0.5, 0.3]).tolist()
-            problem = opposed(*numbers, turns=0.03 * rng.normal(size=(2, 4, 2)))
+            problem = opposed(*numbers, 0.03 * rng.normal(size=(2, 4, 2)))
             yield Entry(name, "generated", problem)
 
     def worthless(self) -> Iterator[BanditEntry]:
