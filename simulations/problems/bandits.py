@@ -192,9 +192,8 @@ class Bandits:
         """Two prompts that disagree about one of two parameters; Adam's best group is thrice SGD's."""
         yield Entry("opposed", "made-up", opposed())
         for name, rng in self._streams("opposed", 12):
-            share = rng.uniform(0.9, 1.1, size=4)
-            numbers = (share * [1.5, 0.1, 0.5, 0.3]).tolist()
-            problem = opposed(*numbers, 0.03 * rng.normal(size=(2, 4, 2)))
+            pull, lean, agree, off = (rng.uniform(0.9, 1.1, size=4) * [1.5, 0.1, 0.5, 0.3]).tolist()
+            problem = opposed(pull, lean, agree, off, 0.03 * rng.normal(size=(2, 4, 2)))
             yield Entry(name, "generated", problem)
 
     def worthless(self) -> Iterator[BanditEntry]:
