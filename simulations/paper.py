@@ -162,13 +162,15 @@ RESULTS: dict[str, Result] = {
         "Beyond 1",
         "With rewards 0 and 1 every critic-free estimator is a table (a₁(n), a₀(n)) by the number of "
         "successes; its mean is w(V) g, w the Bernstein polynomial of a₁(m+1) - a₀(m). A verifier that errs "
-        "makes it w(p̃) (a - c) g, p̃ = c + (a - c) V, and advantages cut off are another table.",
+        "makes it w(p̃) (a - c) g, p̃ = c + (a - c) V, and advantages cut off are another table. The best of k "
+        "graded rewards is a sum over thresholds of pass@k, and its error is exact at every G.",
         "what estimators in use climb, and their error",
-        assumptions="Rewards 0 and 1, no clipping of ratios, no KL, no weights by length; a verifier errs "
-        "whatever the answer's text. Not in the paper.",
+        assumptions="Rewards 0 and 1, or the best of k graded ones; no clipping of ratios, no KL, no weights "
+        "by length; a verifier errs whatever the answer's text. Not in the paper.",
         sharper="Known: the weight as a Bernstein polynomial (RL2ML), its limits (Davis and Recht), MaxRL's "
         "orders. Added: the covariance of every table at every G, the rows by the group's and by the others' "
-        "deviation, a verifier that errs, and which trainer computes which.",
+        "deviation, a verifier that errs, the noise of max@k with graded rewards, and which trainer "
+        "computes which.",
     ),
     "best_baseline": Result(
         "Beyond 2",

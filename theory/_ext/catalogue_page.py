@@ -30,7 +30,12 @@ HEADINGS = {
     "What changes nothing": "nothing",
 }
 
-SHOWN = {"pass-at-k": "pass-at-k:2", "bayes": "bayes:1,1", "shrinkage": "shrinkage:0.5,0.5"}
+SHOWN = {
+    "pass-at-k": "pass-at-k:2",
+    "gain-at-k": "gain-at-k:2",
+    "bayes": "bayes:1,1",
+    "shrinkage": "shrinkage:0.5,0.5",
+}
 """Numbers for the families that need some."""
 
 UNSHOWN = ("count-table", "loo-table", "best")

@@ -17,7 +17,7 @@ def add_predict(commands: Any) -> None:
         "--estimator",
         metavar="NAME",
         help="grpo (default), vanilla, group-mean, oracle, constant, minimum-variance, critic; "
-        "for rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, bayes:A,B, "
+        "for rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, gain-at-k:K, bayes:A,B, "
         "shrinkage:L, best; --enumerate allows these for any rewards, and also norm-weighted",
     )
     sizes = predict.add_mutually_exclusive_group(required=True)

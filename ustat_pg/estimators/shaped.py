@@ -109,8 +109,8 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
     """k times (the mean greatest reward of the k-subsets with output i, minus that of k-subsets without it).
 
     It is unbiased for the gradient of E max of k rewards, max@k, which is pass@k for rewards 0 and 1
-    (count_advantages). Its advantages add up to 0. The subtracted mean over subsets of min(k, G-1) others
-    only changes the variance.
+    (count_advantages). If k < G its advantages add up to 0. The subtracted mean over subsets of min(k, G-1)
+    others only changes the variance.
 
     Arguments:
         rewards: (..., G) with G >= k.

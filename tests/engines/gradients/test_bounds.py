@@ -64,6 +64,15 @@ def test_every_outcome_lies_in_the_range(kind):
     check(random_problem(3, kind, contexts=2), 2, 2)
 
 
+def test_the_best_of_k_with_graded_rewards():
+    """Two arms with opposite scores and a third without one: an error comes to a third of its bound."""
+    names = ("pass-at-k:2", "gain-at-k:2", "gain-at-k:3")
+    quantities = [SquaredError(Estimator(name)) for name in names]
+    features, rewards = [[[1.0], [-1.0], [0.0]]], [[[3.0], [-2.0], [0.5]]]
+    problem = SoftmaxBandit.linear([1.0], features, [0.0], rewards, np.ones((1, 3, 1)))
+    assert min(check(problem, 3, 1, quantities).values()) > 1 / 9.1
+
+
 def test_one_output_a_prompt():
     alone = [q for q in QUANTITIES if all(e.record.least_group == 1 for e in q.estimators)]
     for kind in ("plain", "linear", "negative-rewards"):
