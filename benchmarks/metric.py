@@ -149,14 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, score and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.metric")
     every = ", ".join([*SHIPPED, *SMOLLM2])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {every}", default=SHIPPED)
+    text = f"of: {every}"
+    parser.add_argument("trainings", nargs="*", metavar="NAME", help=text, default=SHIPPED)
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("results/metric"))
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     notes = []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    for name in options.names:
+    for name in options.trainings:
         *lines, note = rows(name, options.out)
         print("\n".join(lines), flush=True)
         notes.append(note)
