@@ -211,3 +211,23 @@ def test_pass_rates(monkeypatch, capsys, tmp_path):
     assert (kept["task"], kept["prompts"], kept["samples"]) == (row["task"], 16, 16)
     assert 0.3 < kept["rate"] < 0.8
     assert 0 < kept["rate_se"] < 0.15
+
+
+def test_metric_has_a_row_for_each_metric(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("trl")
+    from benchmarks import metric
+
+    true = metric.setting
+    small = {"prompts": 4, "samples": 4}
+    monkeypatch.setattr(metric, "STEPS", 2)
+    monkeypatch.setattr(metric, "RUN", metric.RUN | {"max_steps": 2, "save_steps": 2})
+    monkeypatch.setattr(metric, "setting", lambda name: true(name) | small)
+    assert metric.main(["short", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    for name in ("adam", "plain", "floored"):
+        assert re.search(rf"^\| short \| 0\.\d\d \| {name} \|", text, re.M)
+    assert re.search(r"^short: \d+\.\d% of coordinates give ", text, re.M)
+    # A second call reads the training and the pool.
+    monkeypatch.setattr(metric.subprocess, "run", None)
+    assert metric.main(["short", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == text
