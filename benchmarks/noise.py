@@ -115,7 +115,7 @@ def seconds(
     )
     task = Task("letters", prompts, vowels, tokens)
     settings = {
-        **PLAIN, "eval_strategy": "no", "eval_on_start": False, "use_cpu": True,
+        **PLAIN, "optim": "adamw_torch", "eval_strategy": "no", "eval_on_start": False, "use_cpu": True,
         "num_generations": GROUP, "per_device_train_batch_size": MICRO_BATCH,
         "gradient_accumulation_steps": MICRO_BATCHES, "max_steps": len(watched),
         "learning_rate": 1e-9, "max_completion_length": tokens,
@@ -195,6 +195,8 @@ def main(given: Sequence[str] | None = None) -> None:
         other = NoiseMonitor(10, metric="euclidean", **settings)
     times = np.array(seconds(model, watched, arguments.tokens, monitor, other))
     times = times.reshape(-1, 2)[2:]
+    in_adam = 0 if monitor.adam is None else monitor.adam.steps
+    print(f"steps of the window in Adam's metric: {in_adam}")
     turned = np.array([pair[0] for pair in pairs])[2:, None]
     times = np.where(turned, times, times[:, ::-1])
     with_it, without = np.median(times, axis=0)
