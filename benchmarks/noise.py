@@ -2,6 +2,7 @@
 
     python -m benchmarks.noise                    a random model of 27 million parameters; 10 min on one core
     python -m benchmarks.noise --model FOLDER     a model of yours
+    python -m benchmarks.noise --both             both metrics against the plain one alone
     python -m benchmarks.noise --order            how far its order of outputs moves weights; 1 min
 
 Two steps make a pair, and pairs begin with the one and with the other in turns, so that what else the
@@ -39,6 +40,7 @@ from ustat_pg.llm.models.loading import LanguageModel, load_model
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.tasks.named import load_task
 from ustat_pg.llm.trl.training import PLAIN, dataset
+from ustat_pg.noise import meter
 
 PROMPT, GROUP, MICRO_BATCH, MICRO_BATCHES = 32, 8, 8, 2
 
@@ -66,39 +68,46 @@ def vowels(*, completions: list[str], **_: Any) -> list[float]:
 
 
 class InTurns(TrainerCallback):
-    """Processor seconds of each step; the monitor sees the steps of ``watched`` alone."""
+    """Processor seconds of each step; a monitor sees the steps of ``watched`` alone, and another the rest."""
 
-    def __init__(self, monitor: NoiseMonitor, watched: Sequence[bool]) -> None:
-        self.monitor, self.watched = monitor, watched
+    def __init__(
+        self, monitor: NoiseMonitor, watched: Sequence[bool], other: NoiseMonitor | None = None
+    ) -> None:
+        self.monitors, self.watched = {True: monitor, False: other}, watched
         self.seconds: list[float] = []
-        self.on = False
+        self.monitor: NoiseMonitor | None = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Switch, which no training does and is not counted."""
-        if self.on:
+        if self.monitor is not None:
             self.monitor.on_train_end(args, state, control)
-        self.on = self.watched[state.global_step]
-        if self.on:
+        self.monitor = self.monitors[self.watched[state.global_step]]
+        if self.monitor is not None:
             self.monitor.on_train_begin(args, state, control, **given)
         self.since = time.process_time()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        if self.on:
+        if self.monitor is not None:
             self.monitor.on_substep_end(args, state, control)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        if self.on:
+        if self.monitor is not None:
             self.monitor.on_pre_optimizer_step(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The monitor's work at the end of a step is the step's."""
-        if self.on and self.monitor._meter is not None and self.monitor._meter.steps > 1:
-            self.monitor.estimate()
+        measuring = None if self.monitor is None else self.monitor._meter
+        if measuring is not None:
+            measuring.metrics()
         self.seconds.append(time.process_time() - self.since)
 
 
 def seconds(
-    model: LanguageModel, watched: Sequence[bool], tokens: int, monitor: NoiseMonitor
+    model: LanguageModel,
+    watched: Sequence[bool],
+    tokens: int,
+    monitor: NoiseMonitor,
+    other: NoiseMonitor | None = None,
 ) -> list[float]:
     prompts = tuple(
         Prompt(str(i), "".join(np.random.default_rng(i).choice([*string.ascii_letters], PROMPT)))
@@ -106,7 +115,7 @@ def seconds(
     )
     task = Task("letters", prompts, vowels, tokens)
     settings = {
-        **PLAIN, "eval_strategy": "no", "eval_on_start": False, "use_cpu": True,
+        **PLAIN, "optim": "adamw_torch", "eval_strategy": "no", "eval_on_start": False, "use_cpu": True,
         "num_generations": GROUP, "per_device_train_batch_size": MICRO_BATCH,
         "gradient_accumulation_steps": MICRO_BATCHES, "max_steps": len(watched),
         "learning_rate": 1e-9, "max_completion_length": tokens,
@@ -121,7 +130,7 @@ def seconds(
             processing_class=model.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        clock = InTurns(monitor, watched)
+        clock = InTurns(monitor, watched, other)
         trainer.add_callback(clock)
         trainer.train()
     return clock.seconds
@@ -163,6 +172,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--per-completion", action="store_true")
     parser.add_argument("--detail", action="store_true")
     parser.add_argument("--model", metavar="FOLDER", help="in place of the random one")
+    parser.add_argument("--both", action="store_true")
     parser.add_argument("--order", action="store_true")
     arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
@@ -177,9 +187,16 @@ def main(given: Sequence[str] | None = None) -> None:
     # The monitor estimates from its second step on; two pairs before are left out.
     pairs = [(True, False), (False, True)] * (arguments.pairs // 2 + 1)
     watched = [step for pair in pairs for step in pair]
-    monitor = NoiseMonitor(10, detail=arguments.detail, per_completion=arguments.per_completion)
-    times = np.array(seconds(model, watched, arguments.tokens, monitor))
+    settings = {"detail": arguments.detail, "per_completion": arguments.per_completion}
+    # Adam's metric is measured from its second step on, and not from the 23rd.
+    meter._SEEN = 1
+    monitor, other = NoiseMonitor(10, **settings), None
+    if arguments.both:
+        other = NoiseMonitor(10, metric="euclidean", **settings)
+    times = np.array(seconds(model, watched, arguments.tokens, monitor, other))
     times = times.reshape(-1, 2)[2:]
+    in_adam = 0 if monitor.adam is None else monitor.adam.steps
+    print(f"steps of the window in Adam's metric: {in_adam}")
     turned = np.array([pair[0] for pair in pairs])[2:, None]
     times = np.where(turned, times, times[:, ::-1])
     with_it, without = np.median(times, axis=0)

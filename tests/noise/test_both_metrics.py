@@ -152,6 +152,7 @@ def test_with_the_identity_both_metrics_agree():
         optimizer.state[theta]["exp_avg_sq"].fill_(1 - 0.99 ** (step + 1))
     found, wanted = both.adam.estimate().metrics(), plain.estimate().metrics()
     assert found == pytest.approx(wanted, rel=1e-4)
+    assert found["signal"] > 0
 
 
 def test_a_state_goes_on_in_both_metrics():

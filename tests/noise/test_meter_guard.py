@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.support.commands import two_processes
 from tests.support.meters import one_step
 from tests.support.refusals import refuses
-from ustat_pg.noise import NoiseMeter, sketch
+from ustat_pg.noise import NoiseMeter, scaling, sketch
 
 WHOLE = {"width": 10**3, "numbers": 10**6}
 
@@ -87,6 +87,7 @@ def test_no_copy_as_large_as_a_parameter_is_made(kind, adam, fold, monkeypatch):
     """Where a gradient is contiguous or not: the sketch is the same as that of all numbers at once."""
     if fold == "windows":
         monkeypatch.setattr("ustat_pg.noise.loops.by_loops", sketch.by_windows)
+        monkeypatch.setattr("ustat_pg.noise.loops.scaled_by_loops", scaling.scaled_by_tensors)
     theta, values = huge(kind)
     theta.grad = torch.zeros_like(theta)
     optimizer = torch.optim.AdamW([theta])

@@ -1,9 +1,11 @@
-"""CountSketch in one compiled pass over the vectors, on a CPU."""
+"""CountSketch, and the metric of Adam's step, in one compiled pass over the vectors, on a CPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ..execution.compiled import body
@@ -35,3 +37,20 @@ def _loops(
                 for j in range(high - low):
                     to[j] += sign * flips[j] * entries[j]
             done += count
+
+
+def scaled_by_loops(
+    values: Tensor, second: Tensor, step: float, beta2: float, eps: float
+) -> Tensor:
+    """:func:`~ustat_pg.noise.scaling.scaled_by_tensors` of vectors on a CPU."""
+    result = torch.empty_like(values, memory_format=torch.contiguous_format)
+    arrays = (each.detach().contiguous().numpy().reshape(-1) for each in (values, second, result))
+    _scale(*arrays, np.float32(1 / (1 - beta2**step)), np.float32(eps))
+    return result
+
+
+@body
+def _scale(values: Any, second: Any, result: Any, correction: Any, eps: Any) -> None:
+    for i in range(len(values)):
+        root = np.sqrt(np.sqrt(second[i] * correction) + eps)
+        result[i] = values[i] / root if second[i] > 0 else np.float32(0)

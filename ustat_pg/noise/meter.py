@@ -16,8 +16,8 @@ from .completions import Alternative
 from .estimate import NoiseEstimate
 from .lags import DRAWN
 from .layers import Layers, is_sharded
-from .metric import adam_scale
 from .onlooker import Guard
+from .scaling import scaled
 from .sketch import Sketch, pieces
 from .window import Window, numbered
 
@@ -33,8 +33,9 @@ of their age: a long memory, with β₂ near 1, makes v better later, and the me
 """
 _ADAMS = torch.optim.Adam, torch.optim.AdamW
 _ADAM = "noise in Adam's metric"
-_OF_BOTH = ("noise_to_signal", "k_crit", "budget_over_critical", "g_star")
-"""The numbers that are logged in Adam's metric too: those that do not change with a common factor."""
+_OF_BOTH = ("noise_to_signal", "k_crit", "budget_over_critical", "g_star", "steps")
+"""How the numbers begin that are logged in Adam's metric too: those that do not change with a common
+factor."""
 
 
 class NoiseMeter:
@@ -525,11 +526,9 @@ class NoiseMeter:
             self._broken = f"Adam's second moments cover fewer than {_SEEN} steps"
             return
         moment, *settings = known
-        for (first, values), (_, square) in zip(pieces(gradient), pieces(moment), strict=True):
-            root = adam_scale(square, *settings).sqrt_()
-            # An entry that never had a gradient has no metric.
-            values = torch.where(square > 0, root.mul_(values), 0.0)
-            self._sketch.add(table, self._first[place] + start + first, values.to(table.device))
+        for (first, values), (_, second) in zip(pieces(gradient), pieces(moment), strict=True):
+            part = scaled(values, second.to(values.device), *settings)
+            self._sketch.add(table, self._first[place] + start + first, part.to(table.device))
 
     def _moment(self, place: int) -> tuple[Any, float, float, float] | None:
         """Adam's second moments, their steps, β₂ and ε; None before they can be used as a metric."""

@@ -457,3 +457,22 @@ def test_adam_has_a_metric_once_its_moments_are_of_22_steps(small, task, tmp_pat
                 small, task, tmp_path, monitor=NoiseMonitor(2, metric="adam"), optim=optimizer
             )
         assert trainer.state.global_step == 3
+
+
+def test_both_metrics_are_logged_saved_and_resumed(small, task, tmp_path):
+    """By default, with torch's AdamW; nothing in its metric before the 23rd step."""
+    saving = {"save_strategy": "steps", "save_steps": 24, "optim": "adamw_torch"}
+    monitor = NoiseMonitor(50)
+    _, trainer, _ = watched(small, task, tmp_path, monitor=monitor, max_steps=24, **saving)
+    counts = {log["step"]: log.get("noise/adam/steps") for log in trainer.state.log_history[:-1]}
+    assert [step for step, count in counts.items() if count] == [24]
+    assert (monitor.estimate().steps, monitor.adam.estimate().steps, counts[24]) == (24, 2, 2)
+    logged = {k: v for k, v in trainer.state.log_history[-2].items() if "noise/adam" in k}
+    of_adam = monitor.adam.estimate().metrics()
+    assert logged == {k: of_adam[k.removeprefix("noise/adam/")] for k in logged}
+    resumed = trl_trainer(
+        fresh(small), task, tmp_path, callbacks=[again := NoiseMonitor(50)], max_steps=25,
+        per_device_train_batch_size=2, **saving, **FROZEN,
+    )  # fmt: skip
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-24"))
+    assert (again.estimate().steps, again.adam.estimate().steps) == (25, 3)
