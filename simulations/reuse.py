@@ -49,7 +49,7 @@ RIVALS = (
 def checks(suite: Suite) -> Iterator[Check]:
     """Checks on bandits with rewards 0 and 1 or graded rewards, and on outputs of several tokens."""
     for entry in suite.few_outcomes:
-        for group_size in suite.sized((2,), (2, 4), (2, 3, 4, 6)):
+        for group_size in suite.sized((3,), (2, 4), (2, 3, 4, 6)):
             yield from slopes(entry, group_size)
         yield from passes(entry)
         yield from noise(entry)
@@ -58,7 +58,8 @@ def checks(suite: Suite) -> Iterator[Check]:
     yield from slopes(suite.features, 2, 2, "without-replacement")
     yield from slopes(suite.few_outcomes[-1], 2, 3, "fixed")
     for batch in batches("tokens", suite.generated, suite.seed):
-        yield from slopes(batch.entry, 2)
+        # At G = 2 the two terms with Q g cancel.
+        yield from slopes(batch.entry, 3)
         yield by_token(batch.entry)
 
 
