@@ -12,11 +12,13 @@ from .catalogue.choice import Choice, Ratio, choose
 from .moments.record import Moments, moments_of
 from .predictions import (
     AdaptiveAdvice,
+    MemoryAdvice,
     MseConstants,
     adaptive_advice,
     critical_budget,
     gradient_mse,
     group_size_advice,
+    memory_group_size,
     mse_constants,
     near_budget,
 )
@@ -41,6 +43,7 @@ class ProblemAdvice(Advice):
         k_crit: budget at which the least error equals ‖∇J‖²; None if the gradient is 0.
         adaptive: comparison of two-stage groups with fixed ones, if requested.
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
+        memory: the group size with a memory of earlier rewards, if requested.
     """
 
     constants: MseConstants
@@ -48,6 +51,7 @@ class ProblemAdvice(Advice):
     k_crit: float | None
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
+    memory: MemoryAdvice | None = None
 
     @property
     def group_size(self) -> int:
@@ -63,10 +67,11 @@ class ProblemAdvice(Advice):
             "k_crit": self.k_crit,
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
+            **({} if self.memory is None else {"memory": self.memory.to_dict()}),
         }
 
     def __str__(self) -> str:
-        parts = (self.sizes, self.choice, self.adaptive)
+        parts = (self.sizes, self.choice, self.memory, self.adaptive)
         return "\n\n".join(str(part) for part in parts if part is not None)
 
 
@@ -80,6 +85,7 @@ def advise(
     adaptive: bool = False,
     stage_cost: float | None = None,
     estimator: Any = None,
+    remember: int | None = None,
     off_policy: bool = False,
     until: str | float | None = None,
     progress: Progress | None = None,
@@ -98,6 +104,8 @@ def advise(
         stage_cost: cost of a second stage, in outputs (default: 0).
         estimator: the estimator in use, as a trainer's options; others and their group sizes are compared
             with it; a problem then needs rewards 0 and 1.
+        remember: n, the earlier rewards of each prompt in the baseline: the group size with them, and whether
+            groups of one suffice (reward_memory); without costs and population.
         off_policy: for a pool, whether to accept rollouts that another policy seems to have drawn.
         until: for a model; prompts are added until the error at the advised G exceeds the least error by at
             most this share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts``
@@ -124,7 +132,12 @@ def advise(
         "adaptive": adaptive,
         "stage_cost": number("cost of a stage", stage_cost or 0.0, minimum=0.0),
         "estimator": estimator,
+        "remember": remember,
     }
+    if remember is not None and (prompt_cost or output_cost is not None or population is not None):
+        raise InputError(
+            f"{argument('remember', 'N')} is for a budget of outputs: leave out costs and the population"
+        )
     apart = {"off_policy": off_policy or None, "until": until, "progress": progress}
     given: dict[str, Any] = {name: value for name, value in apart.items() if value is not None}
 
@@ -163,7 +176,14 @@ def _is_pool(source: str | Path) -> bool:
 
 
 def _of_moments(
-    problem: Any, budget: float, *, adaptive: bool, stage_cost: float, estimator: Any, **costs: Any
+    problem: Any,
+    budget: float,
+    *,
+    adaptive: bool,
+    stage_cost: float,
+    estimator: Any,
+    remember: int | None,
+    **costs: Any,
 ) -> ProblemAdvice:
     moments = moments_of(problem)
     known, signal = mse_constants(moments), moments.mean_gradient_sq
@@ -178,6 +198,7 @@ def _of_moments(
         critical_budget(known, signal) if signal > 0 else None,
         adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
         None if estimator is None else _choice(estimator, budget, sizes, moments),
+        None if remember is None else memory_group_size(moments, remember, int(budget)),
     )
 
 

@@ -32,7 +32,7 @@ ADVICE = {
     "csv",
     "plot",
 } | {
-    *("adaptive", "stage-cost"),
+    *("adaptive", "stage-cost", "remember"),
 }
 TAKEN = {
     ("advise", "problem"): ADVICE,

@@ -7,8 +7,8 @@ Every estimator of the paper's meta-algorithm is
 and they differ only in the advantage: a reward minus a baseline (:mod:`~ustat_pg.estimators.linear`), or
     another form in use (:mod:`~ustat_pg.estimators.shaped`). Two estimators learn their baseline during
     training (:class:`RunningTable`, :class:`PromptMemory`). Penalties by the distance to a reference policy
-    have their own coefficients (:mod:`~ustat_pg.estimators.penalties`). :func:`token_weights` shows how a loss adds up
-    tokens of outputs of unequal length.
+    have their own coefficients (:mod:`~ustat_pg.estimators.penalties`). :func:`token_weights` shows how a
+    loss adds up tokens of outputs of unequal length.
 
 Arrays may belong to any library of the array API (NumPy, torch, JAX, CuPy), and results have the kind of the
 input. Integers and booleans become floating-point numbers, and lists become NumPy arrays. Leading axes are

@@ -33,7 +33,7 @@ from ..pool.tables import group_moments
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 
 if TYPE_CHECKING:
-    from ...predictions import AdaptiveAdvice
+    from ...predictions import AdaptiveAdvice, MemoryAdvice
     from ..pool.constants import ConstantsEstimate
     from ..pool.estimates import Dominant
     from ..rollouts.stored import Progress
@@ -62,6 +62,7 @@ class PoolAdvice(Advice):
         looks: the numbers at each look at a growing pool; empty if it did not grow.
         adaptive: comparison of two-stage groups with fixed ones, if requested.
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
+        memory: the group size with a memory of earlier rewards, if requested.
     """
 
     pool: ScoredPool
@@ -73,6 +74,7 @@ class PoolAdvice(Advice):
     looks: tuple[dict[str, Any], ...] = ()
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
+    memory: MemoryAdvice | None = None
 
     @property
     def group_size(self) -> int:
@@ -153,6 +155,7 @@ class PoolAdvice(Advice):
             "taken_as_zero": list(estimates.clipped),
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
+            **({} if self.memory is None else {"memory": self.memory.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -194,7 +197,9 @@ class PoolAdvice(Advice):
             lines.append(
                 "All prompts are used, but the advice is still too uncertain: give more prompts."
             )
-        lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
+        lines += [
+            f"\n{part}" for part in (self.choice, self.memory, self.adaptive) if part is not None
+        ]
         return "\n".join(lines)
 
     def _advised(self) -> str:
@@ -234,6 +239,7 @@ def advise_pool(
     adaptive: bool = False,
     stage_cost: float = 0.0,
     estimator: Any = None,
+    remember: int | None = None,
 ) -> PoolAdvice:
     """The advice of a scored pool on the group size, with its uncertainty.
 
@@ -245,6 +251,7 @@ def advise_pool(
         stage_cost: cost of a second stage, in outputs.
         estimator: the estimator in use, as a trainer's options; other estimators and their group sizes are
             compared with it.
+        remember: n, the earlier rewards of each prompt in the baseline.
 
     Raises:
         InputError: see that function; also if another policy drew the rollouts, or no group has a signal.
@@ -255,7 +262,7 @@ def advise_pool(
     advice = decide(
         pool, budget, prompt_cost=prompt_cost, output_cost=output_cost, population=population
     )
-    return _completed(advice, stage_cost if adaptive else None, estimator)
+    return _completed(advice, stage_cost if adaptive else None, estimator, remember)
 
 
 def advise_model(
@@ -269,6 +276,7 @@ def advise_model(
     adaptive: bool = False,
     stage_cost: float = 0.0,
     estimator: Any = None,
+    remember: int | None = None,
     progress: Progress | None = None,
 ) -> PoolAdvice:
     """The advice on the group size for a language model and its prompts; it samples and scores a pool first.
@@ -279,7 +287,7 @@ def advise_model(
         until: prompts are added until the error at the advised G exceeds the least error by at most this
             share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts`` fix the
             number).
-        adaptive, stage_cost, estimator: as for :func:`advise_pool`.
+        adaptive, stage_cost, estimator, remember: as for :func:`advise_pool`.
         progress: called after each prompt.
 
     Raises:
@@ -328,7 +336,7 @@ def advise_model(
             )
             if settled:
                 break
-    advice = _completed(advice, stage_cost if adaptive else None, estimator)
+    advice = _completed(advice, stage_cost if adaptive else None, estimator, remember)
     return replace(advice, looks=tuple(looks))
 
 
@@ -427,8 +435,10 @@ def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
     return float(single.mean()), float((single + known.norm_advantage).mean())
 
 
-def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: Any) -> PoolAdvice:
-    """The advice with two-stage groups, and with a comparison with a trainer's options, if requested."""
+def _completed(
+    advice: PoolAdvice | None, stage_cost: float | None, estimator: Any, remember: int | None
+) -> PoolAdvice:
+    """The advice with two-stage groups, a memory, and a comparison with a trainer's options, if requested."""
     if advice is None:
         raise _no_signal()
     pool = advice.pool
@@ -436,6 +446,10 @@ def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: A
         from ..pool.plans import adaptive_pool_advice
 
         advice = replace(advice, adaptive=adaptive_pool_advice(pool, stage_cost=stage_cost))
+    if remember is not None:
+        from ..pool.memory import memory_pool_advice
+
+        advice = replace(advice, memory=memory_pool_advice(pool, remember, int(advice.budget)))
     if estimator is None:
         return advice
     from ..pool.estimates import compared, direction
