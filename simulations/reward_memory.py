@@ -37,7 +37,8 @@ from .evidence import Check, Linear, equal, mean_of, positive
 from .evidence.functionals import Extrapolation
 from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
-from .shared.margins import COARSE
+from .shared.argmin import Best
+from .shared.margins import AMONG, COARSE
 from .shared.peers import error_of, telling
 from .shared.splits import Split
 
@@ -56,6 +57,9 @@ RIVALS = (
 
 BUDGET = 12
 """K of the checks of the best group size."""
+
+SIZES = (1, 2, 3, 4)
+"""The group sizes among which the best one is."""
 
 CLEAR, TILT = 0.1, 0.03
 """The least relative error of a rival in an error, and in a difference of two on the same draws, for a check;
@@ -80,7 +84,7 @@ def checks(suite: Suite) -> Iterator[Check]:
         # Its best group is larger than one with the memory too.
         if entry.name.startswith("digits"):
             yield from _best_size(entry, 1)
-    for landscape in suite.landscapes["gamble"]:
+    for landscape in suite.landscapes["disagreement"]:
         yield from _runs(landscape, 4)
 
 
@@ -138,6 +142,12 @@ def _best_size(entry: BanditEntry, memory: int) -> Iterator[Check]:
         value = size * gradient_mse(problem, estimator, size).mse
         return Linear(MemoryCell(problem, size), ((mse_of(estimator), float(size)),)), value
 
+    points, values = zip(*(noise(name, size) for size in SIZES), strict=True)
+    yield entry.check(
+        f"K={BUDGET} n={memory}: best G",
+        Best(SIZES, points, values),
+        equal(float(best), relative_margin=AMONG),
+    )
     (at_best, least), (at_plain, more) = noise(name, best), noise(name, plain)
     without, value = noise("grpo", plain)
     what = f"K={BUDGET} n={memory}"

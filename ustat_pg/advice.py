@@ -13,12 +13,14 @@ from .moments.record import Moments, moments_of
 from .predictions import (
     AdaptiveAdvice,
     DrawingAdvice,
+    MemoryAdvice,
     MseConstants,
     adaptive_advice,
     critical_budget,
     drawing_advice,
     gradient_mse,
     group_size_advice,
+    memory_group_size,
     mse_constants,
     near_budget,
 )
@@ -44,6 +46,7 @@ class ProblemAdvice(Advice):
         adaptive: comparison of two-stage groups with fixed ones, if requested.
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
         drawing: law of prompts and its saving at that group size, if requested.
+        memory: the group size with a memory of earlier rewards, if requested.
     """
 
     constants: MseConstants
@@ -52,6 +55,7 @@ class ProblemAdvice(Advice):
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
     drawing: DrawingAdvice | None = None
+    memory: MemoryAdvice | None = None
 
     @property
     def group_size(self) -> int:
@@ -68,10 +72,11 @@ class ProblemAdvice(Advice):
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
             **({} if self.drawing is None else {"drawing": self.drawing.to_dict()}),
+            **({} if self.memory is None else {"memory": self.memory.to_dict()}),
         }
 
     def __str__(self) -> str:
-        parts = (self.sizes, self.choice, self.adaptive, self.drawing)
+        parts = (self.sizes, self.choice, self.memory, self.adaptive, self.drawing)
         return "\n\n".join(str(part) for part in parts if part is not None)
 
 
@@ -86,6 +91,7 @@ def advise(
     stage_cost: float | None = None,
     draw: bool = False,
     estimator: Any = None,
+    remember: int | None = None,
     off_policy: bool = False,
     until: str | float | None = None,
     progress: Progress | None = None,
@@ -106,6 +112,8 @@ def advise(
             model by pass rates, with rewards 0 and 1 and at least eight rollouts per prompt.
         estimator: the estimator in use, as a trainer's options; others and their group sizes are compared
             with it; a problem then needs rewards 0 and 1.
+        remember: n, the earlier rewards of each prompt in the baseline: the group size with them, and whether
+            groups of one suffice (reward_memory); without costs and population.
         off_policy: for a pool, whether to accept rollouts that another policy seems to have drawn.
         until: for a model; prompts are added until the error at the advised G exceeds the least error by at
             most this share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts``
@@ -133,7 +141,12 @@ def advise(
         "stage_cost": number("cost of a stage", stage_cost or 0.0, minimum=0.0),
         "draw": draw,
         "estimator": estimator,
+        "remember": remember,
     }
+    if remember is not None and (prompt_cost or output_cost is not None or population is not None):
+        raise InputError(
+            f"{argument('remember', 'N')} is for a budget of outputs: leave out costs and the population"
+        )
     apart = {"off_policy": off_policy or None, "until": until, "progress": progress}
     given: dict[str, Any] = {name: value for name, value in apart.items() if value is not None}
 
@@ -179,6 +192,7 @@ def _of_moments(
     stage_cost: float,
     draw: bool,
     estimator: Any,
+    remember: int | None,
     **costs: Any,
 ) -> ProblemAdvice:
     moments = moments_of(problem)
@@ -195,6 +209,7 @@ def _of_moments(
         adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
         None if estimator is None else _choice(estimator, budget, sizes, moments),
         drawing_advice(moments, advice.group_size) if draw else None,
+        None if remember is None else memory_group_size(moments, remember, int(budget)),
     )
 
 

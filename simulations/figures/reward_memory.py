@@ -45,6 +45,7 @@ FIGURES = (
             Line("best", "best weight", "green"),
         ),
         by="panel",
+        names="upper left",
         panels=(
             Panel("one budget", "size", y=Axis("error / the least without memory"), levels=(1,)),
             Panel(

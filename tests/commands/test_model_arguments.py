@@ -33,7 +33,7 @@ ADVICE = {
     "csv",
     "plot",
 } | {
-    *("adaptive", "stage-cost", "draw", "law"),
+    *("adaptive", "stage-cost", "draw", "law", "remember"),
 }
 TAKEN = {
     ("advise", "problem"): ADVICE,

@@ -59,6 +59,8 @@ def advise_arguments(command: Parser) -> None:
     _form(form, "csv", "print only the table of group sizes, as CSV")
     text = "plot the error, relative to the least, against G"
     add("--plot", type=Path, metavar="FILE", help=text)
+    text = "also say which group size is best with N earlier rewards of each prompt in the baseline"
+    add("--remember", type=int, metavar="N", help=text)
     add("--adaptive", action="store_true", help="also compare groups in two stages with fixed ones")
     text = "also compare a law of prompts with the data's, at the advised G"
     add("--draw", action="store_true", help=text)

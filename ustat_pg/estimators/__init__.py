@@ -5,10 +5,10 @@ Every estimator of the paper's meta-algorithm is
     ĝ = (1/G) Σᵢ sᵢ Aᵢ,
 
 and they differ only in the advantage: a reward minus a baseline (:mod:`~ustat_pg.estimators.linear`), or
-    another form in use (:mod:`~ustat_pg.estimators.shaped`). One estimator learns its baseline during
-    training (:class:`RunningTable`). Penalties by the distance to a reference policy have their own
-    coefficients (:mod:`~ustat_pg.estimators.penalties`). :func:`token_weights` shows how a loss adds up
-    tokens of outputs of unequal length.
+    another form in use (:mod:`~ustat_pg.estimators.shaped`). Two estimators learn their baseline during
+    training (:class:`RunningTable`, :class:`PromptMemory`). Penalties by the distance to a reference policy
+    have their own coefficients (:mod:`~ustat_pg.estimators.penalties`). :func:`token_weights` shows how a
+    loss adds up tokens of outputs of unequal length.
 
 Arrays may belong to any library of the array API (NumPy, torch, JAX, CuPy), and results have the kind of the
 input. Integers and booleans become floating-point numbers, and lists become NumPy arrays. Leading axes are
@@ -28,6 +28,7 @@ from .arrays import Array, floating
 from .episodes import TURN_SCHEMES, turns
 from .linear import *  # noqa: F403
 from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
+from .prompt_memory import PromptMemory
 from .ratios import RATIOS, clipped_weights, importance_weights
 from .running import RunningTable
 from .sequential import balanced, sequential, two_stage
@@ -40,6 +41,7 @@ __all__ = [
     "KL_PLACES",
     "RATIOS",
     "TURN_SCHEMES",
+    "PromptMemory",
     "RunningTable",
     "advantages",
     "balanced",

@@ -157,6 +157,7 @@ class MemoryAdvice(Shown):
         tolerated_drift: the root mean square e by which the mean of the earlier rewards may be off before the
             gain is lost, if ‖s‖² and the reward are uncorrelated; None if there is no gain, or tr F is not
             known.
+        g_star_interval, ratio_interval, ratio_at_one_interval: 95% intervals, if the constants are estimates.
 
     >>> from ustat_pg import load_problem
     >>> found = memory_group_size(load_problem("ustat:uneven"), 8, 64)
@@ -172,12 +173,17 @@ class MemoryAdvice(Shown):
     ratio_at_one: float
     memory_for_one: int | None
     tolerated_drift: float | None
+    g_star_interval: tuple[float, float] | None = None
+    ratio_interval: tuple[float, float] | None = None
+    ratio_at_one_interval: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         size = f"{self.g_star_exact:.3g}" if math.isfinite(self.g_star_exact) else "unbounded"
+        size += _ends(self.g_star_interval)
         lines = [
             f"With {self.memory} earlier rewards per prompt in the baseline the best real G is {size}, and "
-            f"G = {self.group_size} has {self.ratio:.3g} times the least error without a memory.",
+            f"G = {self.group_size} has {self.ratio:.3g}{_ends(self.ratio_interval)} times the least error "
+            "without a memory.",
             self.answer,
         ]
         if self.tolerated_drift is not None:
@@ -190,13 +196,20 @@ class MemoryAdvice(Shown):
     @property
     def answer(self) -> str:
         """The answer to the question whether groups of one suffice with this memory."""
-        times = f"its error is {self.ratio_at_one:.3g} times the least without a memory."
+        times = (
+            f"its error is {self.ratio_at_one:.3g}{_ends(self.ratio_at_one_interval)} times the least "
+            "without a memory."
+        )
         if self.group_size == 1:
             return f"G = 1 is the best with this memory: {times}"
         if self.memory_for_one is None:
             return f"G = 1 is not the best with any memory that this budget could fill: {times}"
         least = f"It is the best from n = {self.memory_for_one}."
         return f"G = 1 is not the best with this memory: {times} {least}"
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f" (95%: {interval[0]:.3g} to {interval[1]:.3g})"
 
 
 def memory_group_size(

@@ -34,7 +34,7 @@ from ..pool.tables import group_moments
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 
 if TYPE_CHECKING:
-    from ...predictions import AdaptiveAdvice, DrawingAdvice
+    from ...predictions import AdaptiveAdvice, DrawingAdvice, MemoryAdvice
     from ..pool.constants import ConstantsEstimate
     from ..pool.estimates import Dominant
     from ..rollouts.stored import Progress
@@ -65,6 +65,7 @@ class PoolAdvice(Advice):
         choice: comparison of estimators and group sizes with a trainer's options, if these are given.
         metrics: the constants in other metrics, if the pool was scored for an optimizer.
         drawing: law of prompts and its saving at that group size, if requested.
+        memory: the group size with a memory of earlier rewards, if requested.
     """
 
     pool: ScoredPool
@@ -78,6 +79,7 @@ class PoolAdvice(Advice):
     choice: Choice | None = None
     metrics: Metrics | None = None
     drawing: DrawingAdvice | None = None
+    memory: MemoryAdvice | None = None
 
     @property
     def group_size(self) -> int:
@@ -161,6 +163,7 @@ class PoolAdvice(Advice):
             **({} if self.choice is None else {"choice": self.choice.to_dict()}),
             **({} if self.metrics is None else self.metrics.to_dict()),
             **({} if self.drawing is None else {"drawing": self.drawing.to_dict()}),
+            **({} if self.memory is None else {"memory": self.memory.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -204,7 +207,7 @@ class PoolAdvice(Advice):
             lines.append(
                 "All prompts are used, but the advice is still too uncertain: give more prompts."
             )
-        parts = self.choice, self.adaptive, self.drawing
+        parts = self.choice, self.memory, self.adaptive, self.drawing
         lines += [f"\n{part}" for part in parts if part is not None]
         return "\n".join(lines)
 
@@ -246,6 +249,7 @@ def advise_pool(
     stage_cost: float = 0.0,
     draw: bool = False,
     estimator: Any = None,
+    remember: int | None = None,
 ) -> PoolAdvice:
     """The advice of a scored pool on the group size, with its uncertainty.
 
@@ -258,6 +262,7 @@ def advise_pool(
         draw: whether to compare a law of prompts by pass rates with the data's; rewards 0 and 1.
         estimator: the estimator in use, as a trainer's options; other estimators and their group sizes are
             compared with it.
+        remember: n, the earlier rewards of each prompt in the baseline.
 
     Raises:
         InputError: see that function; also if another policy drew the rollouts, or no group has a signal.
@@ -268,7 +273,7 @@ def advise_pool(
     advice = decide(
         pool, budget, prompt_cost=prompt_cost, output_cost=output_cost, population=population
     )
-    return _completed(advice, stage_cost if adaptive else None, estimator, draw)
+    return _completed(advice, stage_cost if adaptive else None, estimator, draw, remember)
 
 
 def advise_model(
@@ -283,6 +288,7 @@ def advise_model(
     stage_cost: float = 0.0,
     draw: bool = False,
     estimator: Any = None,
+    remember: int | None = None,
     progress: Progress | None = None,
 ) -> PoolAdvice:
     """The advice on the group size for a language model and its prompts; it samples and scores a pool first.
@@ -293,7 +299,7 @@ def advise_model(
         until: prompts are added until the error at the advised G exceeds the least error by at most this
             share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts`` fix the
             number).
-        adaptive, stage_cost, draw, estimator: as for :func:`advise_pool`.
+        adaptive, stage_cost, draw, estimator, remember: as for :func:`advise_pool`.
         progress: called after each prompt.
 
     Raises:
@@ -342,7 +348,7 @@ def advise_model(
             )
             if settled:
                 break
-    advice = _completed(advice, stage_cost if adaptive else None, estimator, draw)
+    advice = _completed(advice, stage_cost if adaptive else None, estimator, draw, remember)
     return replace(advice, looks=tuple(looks))
 
 
@@ -448,9 +454,13 @@ def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
 
 
 def _completed(
-    advice: PoolAdvice | None, stage_cost: float | None, estimator: Any, draw: bool
+    advice: PoolAdvice | None,
+    stage_cost: float | None,
+    estimator: Any,
+    draw: bool,
+    remember: int | None,
 ) -> PoolAdvice:
-    """The advice with two-stage groups, a law of prompts, and a trainer's options, if requested."""
+    """The advice with what else is requested: two stages, a law of prompts, a memory, a trainer's options."""
     if advice is None:
         raise _no_signal()
     pool = advice.pool
@@ -462,6 +472,10 @@ def _completed(
         from ..pool.drawing import pool_drawing_advice
 
         advice = replace(advice, drawing=pool_drawing_advice(pool, advice.group_size))
+    if remember is not None:
+        from ..pool.memory import memory_pool_advice
+
+        advice = replace(advice, memory=memory_pool_advice(pool, remember, int(advice.budget)))
     if estimator is None:
         return advice
     from ..pool.estimates import compared, direction

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from simulations.engines import MemoryCell
 from tests.support.refusals import refusals
 from ustat_pg import load_problem
-from ustat_pg.engines import Estimator, GradientCell, SquaredError, enumerate_mse
+from ustat_pg.engines import Estimator, SquaredError, enumerate_mse
 from ustat_pg.predictions import (
     MseConstants,
     best_memory_weight,
@@ -43,7 +44,7 @@ def test_the_error_is_that_of_every_outcome(group_size, name):
 )
 def test_the_error_under_drift_is_that_of_every_outcome(group_size, weight):
     name = "memory:2" if weight is None else f"weighted-memory:2,{weight}"
-    cell = GradientCell(NOW, group_size, past=PAST)
+    cell = MemoryCell(NOW, group_size, past=PAST)
     every = cell.measure("exact", [SquaredError(Estimator(name))]).mean[0]
     found = memory_mse(NOW, group_size, 2, weight=weight, **DRIFT)
     assert found == pytest.approx(every, rel=1e-12)
