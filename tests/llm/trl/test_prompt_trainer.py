@@ -80,4 +80,8 @@ def test_what_is_refused(small, tmp_path) -> None:
     with pytest.raises(InputError, match="data set of 2 rows"):
         trainer(small, tmp_path, PromptSampler([0.5, 0.5]))
     with pytest.raises(InputError, match="RLOOConfig"):
-        PromptTrainer(sampler=PromptSampler([1.0]), args=GRPOConfig(str(tmp_path)), model="none")
+        PromptTrainer(
+            sampler=PromptSampler([1.0]),
+            args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False),
+            model="none",
+        )
