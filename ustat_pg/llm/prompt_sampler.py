@@ -100,7 +100,7 @@ class PromptSampler(Sampler[int]):
         """
         seen = finite_array("successes", successes, 1, 0.0)
         tried = np.broadcast_to(finite_array("rollouts", rollouts, minimum=0.0), seen.shape)
-        known = {"share": share, "prior": prior}
+        known: dict[str, Any] = {"share": share, "prior": prior}
         law = rate_law(seen, tried, probs=probs, **known)
         sampler = cls(law, probs=probs, **arguments)
         sampler._memory = number("memory", memory, minimum=0.0, maximum=1.0)
