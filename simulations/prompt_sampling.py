@@ -23,7 +23,9 @@ import numpy as np
 
 from ustat_pg.engines import Estimator, GradientCell, GroupSize, SquaredError
 from ustat_pg.predictions import (
+    PromptLaw,
     best_law,
+    gradient_mse,
     known_rates_bound,
     normalised_factor,
     sampled_error,
@@ -130,14 +132,17 @@ def under_a_law(entry: BanditEntry) -> Iterator[Check]:
     ones = np.ones(len(law))
     plain = sampled_error(moments, law, G, weights=ones)
     mean = moments.weighted_gradient(plain.mean_factor)
+    root = np.sqrt(entry.problem.context_probs / law)
+    between = moments.weighted_gradient(sampled_error(moments, law, G, weights=root).mean_factor)
     direction = telling(entry.problem, [mean - g])
     for how, drawn, of, wrong in (
         ("weighted", weighted(entry, law), g, {FORGOTTEN: mean}),
         ("without weights", Drawn(entry, law, ones), mean, {FORGOTTEN: g}),
+        ("root of the weights", Drawn(entry, law, root), between, {FORGOTTEN: g}),
     ):
         for batch in (1, BATCH):
             cell = GradientCell(drawn.problem, G, batch)
-            given = None if drawn.weights is not ones else ones
+            given = None if of is g else drawn.weights
             found = sampled_error(moments, law, G, batch, weights=given)
             once = sampled_error(moments, entry.problem.context_probs, G, batch).mse
             errors = far(found.mse, {AS_DATA: once} if given is None else {})
@@ -167,6 +172,19 @@ def least_cost(entry: BanditEntry, denied: tuple[str, ...] = (DATA, MIDDLE)) -> 
         Linear(cell, ((SquaredError(GRPO), float(G)),)),
         equal(best.cost, far(best.cost, costs), scale=best.cost),
     )
+    yield from balanced(entry, best, "best law")
+
+
+def balanced(entry: BanditEntry, best: PromptLaw, what: str) -> Iterator[Check]:
+    """At a least cost C each prompt has v² E‖ĝₓ‖² = ‖g‖² + C n/N², because C is stationary in q."""
+    signal, outputs = entry.problem.moments().mean_gradient_sq, float(best.law @ best.sizes)
+    for x, size in enumerate(best.sizes.tolist()):
+        alone = entry.problem.restrict([x])
+        weights = np.full((1, alone.arms), best.weights[x])
+        cell = GradientCell(WeightedBandit.of(alone, weights, np.zeros((1, alone.d))), size)
+        value = signal + best.cost * size / outputs**2
+        says = equal(value, scale=value, relative_margin=COARSE)
+        yield entry.check(f"{what}: square of prompt {x}", mean_of(cell, SquaredError(GRPO)), says)
 
 
 def own_sizes(entry: BanditEntry) -> Iterator[Check]:
@@ -176,15 +194,26 @@ def own_sizes(entry: BanditEntry) -> Iterator[Check]:
     cell = SizedCell(
         weighted(entry, best.law).problem, int(best.sizes.max()), sizes=tuple(best.sizes.tolist())
     )
-    outputs = float(best.law @ best.sizes)
+    found = sampled_error(moments, best.law, best.sizes)
+    outputs = found.expected_size
     rivals = {SIZES: known_rates_bound(moments, LARGEST)[0], DATA: best.data_cost}
-    yield entry.check(
-        "own sizes: outputs times error",
-        Linear(cell, ((SquaredError(GRPO), outputs),)),
-        equal(best.cost, far(best.cost, rivals), scale=best.cost),
-    )
+    for value in (best.cost, found.cost):
+        yield entry.check(
+            f"own sizes: outputs times error{' of the law' * (value is found.cost)}",
+            Linear(cell, ((SquaredError(GRPO), float(best.law @ best.sizes)),)),
+            equal(value, far(value, rivals), scale=value),
+        )
     yield entry.check(
         "own sizes: outputs drawn", mean_of(cell, GroupSize()), equal(outputs, scale=outputs)
+    )
+    yield from balanced(entry, best, "own sizes")
+    data = min(
+        range(2, LARGEST + 1), key=lambda size: size * gradient_mse(moments, "grpo", size).mse
+    )
+    yield entry.check(
+        "the data's law at its best size",
+        Linear(GradientCell(entry.problem, data), ((SquaredError(GRPO), float(data)),)),
+        equal(best.data_cost, scale=best.data_cost),
     )
 
 
@@ -211,7 +240,8 @@ def levelled(entry: BanditEntry) -> Iterator[Check]:
         cell = GradientCell(Drawn(entry, drawn, ones).problem, STD_SIZE)
         # A multiple of ∇J, with the length that std has under the data's law.
         level = float(found.mean_factor @ entry.problem.context_probs)
-        wrong = {STD: level * entry.problem.gradient()} if drawn is not law else {}
+        along = level * entry.problem.gradient()
+        mean, wrong = (along, {}) if drawn is law else (mean, {STD: along})
         size = float(found.second_moment.max()) ** 0.5
         yield telling(entry.problem, [w - mean for w in wrong.values()] or [mean]).check(
             entry, f"std under {how}: mean", cell, std, mean, wrong, scale=size

@@ -13,17 +13,27 @@ from typing import TYPE_CHECKING, Any
 from ..validation import needed
 
 if TYPE_CHECKING:
+    from .prompt_sampler import PromptSampler
     from .trl.monitor import NoiseMonitor
+    from .trl.prompt_trainer import PromptTrainer
     from .trl.trainers import EstimatorTrainer
     from .trl.two_stage_trainer import TwoStageTrainer
 
 _HOME = {
     "EstimatorTrainer": "trl.trainers",
     "NoiseMonitor": "trl.monitor",
+    "PromptSampler": "prompt_sampler",
+    "PromptTrainer": "trl.prompt_trainer",
     "TwoStageTrainer": "trl.two_stage_trainer",
 }
 
-__all__ = ["EstimatorTrainer", "NoiseMonitor", "TwoStageTrainer"]
+__all__ = [
+    "EstimatorTrainer",
+    "NoiseMonitor",
+    "PromptSampler",
+    "PromptTrainer",
+    "TwoStageTrainer",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from scipy.integrate import quad_vec
 
 from ..display.shown import Shown, rows
 from ..moments.record import Moments, takes_problems
-from ..rounding import SQUARE
+from ..rounding import DERIVED, SQUARE
 from ..validation import (
     Array,
     InputError,
@@ -262,10 +262,9 @@ def best_law(
     best = min((own(extra) for extra in _EXTRA * most), key=lambda found: found.cost)
     for _ in range(_STEPS):
         outputs = float(best.law @ best.sizes)
-        after = own(signal_outputs(outputs, best.cost / outputs + signal, signal))
-        if not after.cost < best.cost:
+        before, best = best, own(signal_outputs(outputs, best.cost / outputs + signal, signal))
+        if np.abs(best.law - before.law).max() <= DERIVED:
             break
-        best = after
     return best
 
 
