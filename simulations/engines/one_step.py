@@ -22,7 +22,7 @@ from ustat_pg.engines.base import (
     Replications,
 )
 from ustat_pg.engines.gradients.cell import GradientCell
-from ustat_pg.engines.gradients.exact import minibatches, require
+from ustat_pg.engines.gradients.exact import effort, minibatches, require
 from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import gradient
 from ustat_pg.files.digests import digest
@@ -126,7 +126,7 @@ class OneStep(Cell):
         require(self._minibatch)
 
     def effort(self, quantities: Sequence[Quantity]) -> float:
-        return self._minibatch.effort(quantities)
+        return effort(self._minibatch, len(quantities))
 
     def _measure(
         self, engine: str, quantities: Sequence[GapAfterStep], block: Replications
