@@ -7,6 +7,8 @@ one grid that did best in runs with other seeds. ``python examples/train_drawn_p
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 from scipy.stats import t as student
 
@@ -47,18 +49,22 @@ def trained(method: str, rate: float, seed: int) -> float:
     return float((1 / (1 + np.exp(-(features @ theta + offsets)))).mean())
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the return of each method, and its difference to the data's law on the same seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--tuning", type=int, default=TUNING, help="seeds that choose the rate")
+    options = parser.parse_args(arguments)
     returns = {}
     for method in METHODS:
         tuning = [
-            np.mean([trained(method, rate, 10_000 + seed) for seed in range(TUNING)])
+            np.mean([trained(method, rate, 10_000 + seed) for seed in range(options.tuning)])
             for rate in RATES
         ]
         best = RATES[int(np.argmax(tuning))]
-        returns[method] = np.array([trained(method, best, seed) for seed in range(SEEDS)])
+        returns[method] = np.array([trained(method, best, seed) for seed in range(options.seeds)])
         less = returns[method] - returns["data"]
-        half = student.ppf(0.975, SEEDS - 1) * less.std(ddof=1) / SEEDS**0.5
+        half = student.ppf(0.975, len(less) - 1) * less.std(ddof=1) / len(less) ** 0.5
         own = returns[method]
         print(
             f"{method:11} rate {best:4g}  return {own.mean():.4f}  "

@@ -129,7 +129,7 @@ class ReusedBatch(Cell):
     >>> coin = SoftmaxBandit.bernoulli([0.8, 0.2], [1, 0])
     >>> second = ReusedBatch(coin, 4).measure("exact", [StepSlope(2), StepBias(2, rate=0.01)])
     >>> second.mean.round(5)
-    array([0.05164, 0.00052])
+    array([-0.02868, -0.00029])
     """
 
     problem: SoftmaxBandit

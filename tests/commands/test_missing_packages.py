@@ -62,7 +62,7 @@ MORE = {
 }
 """What need not stand on a page, and the extra that it needs."""
 
-LATER = r"python -m (simulations (verify|plan|mutants)|figures|benchmarks)|make"
+LATER = r"python -m (simulations (verify|plan|mutants)|figures|benchmarks)|python examples/train_drawn|make"
 """What takes minutes or needs a run's results, not an extra; benchmarks need all."""
 
 QUIET = "try:\n    {}\nexcept ImportError as error:\n    assert error.name in {}"

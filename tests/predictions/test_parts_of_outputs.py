@@ -80,7 +80,9 @@ TERMS += ("first_order_term", "second_order_term")
 
 
 def test_every_estimator_is_tested():
-    assert {record_of(name).name for _, _, name, _ in CASES} == set(ESTIMATORS)
+    # tests/predictions/test_reward_memory.py enumerates those with earlier rewards.
+    now = {name for name, record in ESTIMATORS.items() if "earlier" not in record.needs}
+    assert {record_of(name).name for _, _, name, _ in CASES} == now
 
 
 def assert_parts(prediction, problem, what, size, batch):
