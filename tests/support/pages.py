@@ -99,7 +99,7 @@ def imports(page: str) -> list[str]:
 def files_of_a_reader(folder: Path) -> Path:
     """A folder with the files that pages speak of."""
     rows = [
-        {"prompt": f"{n}+1=", "completions": list("2345"), "rewards": [1, 0, 0, n % 2]}
+        {"prompt": f"{n}+1=", "completions": list("23456789"), "rewards": [1, 0, 0, n % 2] * 2}
         for n in range(4)
     ]
     lines = "\n".join(map(json.dumps, rows))
