@@ -113,8 +113,9 @@ def _same_law(entry: BanditEntry, group_size: int, memory: int) -> Iterator[Chec
     found = gradient_mse(m, name, group_size)
     size = found.mse**0.5
     # With an own reward inside, 1/(N+1) of the gradient is lost.
+    kept = others / (others + 1)
     seen = abs(direction.along(gradient)) > TILT * (others + 1) * size
-    own = {OWN: gradient * others / (others + 1)} if seen else {}
+    own = {OWN: kept * gradient} if seen else {}
     wrong = own if group_size > 1 else {SILENT: 0 * gradient}
     yield direction.check(
         entry, f"{what}: mean", cell, Estimator(name), gradient, wrong, scale=size
@@ -126,6 +127,7 @@ def _same_law(entry: BanditEntry, group_size: int, memory: int) -> Iterator[Chec
         NOT_COUNTED: gradient_mse(m, plain, group_size).mse,
         OUTPUTS: gradient_mse(m, "grpo", others + 1).mse,
         OVER_N: found.mse + step,
+        OWN: kept**2 * found.mse + (1 - kept) ** 2 * m.mean_gradient_sq,
     }
     yield error_of(entry, f"{what}: error", cell, name, errors)
 
