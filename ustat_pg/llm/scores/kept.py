@@ -166,8 +166,9 @@ class PromptScores:
         token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
         surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
         surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
-        plain_scores, capped_scores, other_norms: only in a metric, as in
-            :class:`~ustat_pg.llm.pool.scored.ScoredPool`.
+        plain_scores: only in a metric, as in :class:`~ustat_pg.llm.pool.scored.ScoredPool`.
+        capped_scores: likewise.
+        other_norms: likewise.
     """
 
     squared_norms: Array
