@@ -1,6 +1,6 @@
 """The bias of later passes over one batch of a language model: ``python -m benchmarks.second_pass``.
 
-    python -m benchmarks.second_pass             the model base that ships with the library, 10 min of one core
+    python -m benchmarks.second_pass         the model base that ships with the library, 10 min of one core
 
 A replication draws batches at the same prompts. Passes over one of them move the parameters. There it gives a
 gradient of the surrogate, weighted by the ratio to the policy that drew it, and so does another batch, which
