@@ -123,6 +123,8 @@ test_arguments_that_are_refused = refusals(
     (lambda: memory_group_size(NOW, 0, 8), "memory is 0"),
     (lambda: memory_group_size(NOW, 1, 1), "budget is 1"),
     (lambda: gradient_mse(NOW, "memory:0.5", 2), "memory is 0.5"),
+    (lambda: gradient_mse(NOW, "weighted-memory:2,nan", 2), "weight holds nan"),
+    (lambda: gradient_mse(NOW, "weighted-memory:2,1.5", 2), "weight is 1.5"),
     (lambda: gradient_mse(NOW, "memory", 2), "it is written memory:memory"),
     (
         lambda: memory_group_size(SoftmaxBandit.bernoulli([0.5, 0.5], [1, 1]), 1, 8),

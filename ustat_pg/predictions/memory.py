@@ -92,7 +92,6 @@ def memory_mse(
     batch = integer("batch size", batch_size)
     if weight is not None:
         integer("group size with a weight", size, 2)
-        number("weight", weight, minimum=0.0, maximum=1.0)
     off, variance = _past(moments, drift, past_variance)
     other, earlier = reward_weights(size, kept, weight)
     known = moments.norm_squared_advantage, moments.norm_advantage, moments.fisher_trace
