@@ -21,7 +21,7 @@ from torch.utils.data import Sampler
 
 from ..predictions import rate_law
 from ..predictions.drawing_advice import SHARE
-from ..predictions.prompt_sampling import PRIOR, weights_of
+from ..predictions.prompt_sampling import PRIOR, counts, weights_of
 from ..sampling import rng
 from ..validation import Array, InputError, finite_array, integer, number, probabilities
 
@@ -98,8 +98,7 @@ class PromptSampler(Sampler[int]):
             memory: factor on a prompt's earlier counts at each update of it, for a policy that moves.
             arguments: the others of the class.
         """
-        seen = finite_array("successes", successes, 1, 0.0)
-        tried = np.broadcast_to(finite_array("rollouts", rollouts, minimum=0.0), seen.shape)
+        seen, tried = counts(successes, rollouts)
         known: dict[str, Any] = {"share": share, "prior": prior}
         law = rate_law(seen, tried, probs=probs, **known)
         sampler = cls(law, probs=probs, **arguments)
