@@ -88,7 +88,7 @@ def test_the_rule_of_thumb_refuses_one_output():
         even_reuse_bias(0.5, 1)
     with pytest.raises(InputError, match="pass rate"):
         even_reuse_bias(1.5, 8)
-    with pytest.raises(InputError, match="passes is 0.5"):
+    with pytest.raises(InputError, match=r"passes is 0\.5"):
         even_reuse_bias(0.5, 8, passes=0.5)
 
 

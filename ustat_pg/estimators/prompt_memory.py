@@ -120,14 +120,16 @@ class PromptMemory:
             raise InputError(f"the state is not one of a memory: {error}") from None
         if not sound or not np.isfinite(parts).all():
             raise InputError(
-                "the state is not one of a memory: each prompt must have as many weights as rewards, all finite"
+                "the state is not one of a memory: each prompt must have as many weights as rewards, and all "
+                "must be finite"
             )
         self._prompts, self._all = known, [total, count]
 
     @staticmethod
     def _keys(prompts: Sequence[Hashable], values: Array) -> list[Hashable]:
         # Numbers of an array or a tensor are not equal as keys, or JSON does not know them.
-        keys = [key.item() if getattr(key, "ndim", None) == 0 else key for key in prompts]
+        given: list[Any] = [*prompts]
+        keys = [key.item() if getattr(key, "ndim", None) == 0 else key for key in given]
         if isinstance(prompts, str) or values.ndim != 2 or not 0 < len(keys) == values.shape[0]:
             raise InputError(
                 f"rewards have shape {tuple(values.shape)}: they must be (B, G), with a prompt for each row"
