@@ -200,7 +200,9 @@ class MemoryAdvice(Shown):
             "without a memory."
         )
         if self.group_size == 1:
-            return f"G = 1 is the best with this memory: {times}"
+            end = self.ratio_at_one_interval
+            unsure = " These rollouts do not tell whether it gains." if end and end[1] >= 1 else ""
+            return f"G = 1 is the best with this memory: {times}{unsure}"
         if self.memory_for_one is None:
             return f"G = 1 is not the best with any memory that this budget could fill: {times}"
         least = f"It is the best from n = {self.memory_for_one}."
