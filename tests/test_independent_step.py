@@ -1,6 +1,7 @@
 """Rollouts used again, remembered rewards and drawn prompts: formulas against every outcome, in fractions.
 
-The formulas stand here as a second mind wrote them (tests/support/independent_step.py enumerates).
+The formulas stand here as a second mind wrote them (tests/support/independent_step.py enumerates). At the
+end the library's own functions meet the same enumerations.
 """
 
 from fractions import Fraction
@@ -14,6 +15,7 @@ import pytest
 from tests.support.independent import ONE, ZERO
 from tests.support.independent_step import (
     Array,
+    Choice,
     Prompt,
     leave_one_out,
     random_prompt,
@@ -24,6 +26,15 @@ from tests.support.independent_step import (
     slope_of_gradient,
     steps,
 )
+from ustat_pg.predictions import (
+    best_law,
+    best_memory_weight,
+    gradient_mse,
+    memory_mse,
+    reuse_bias,
+    sampled_error,
+)
+from ustat_pg.problems import SoftmaxBandit, reuse_moments
 
 THIRD = Fraction(1, 3)
 PROMPTS = [
@@ -201,3 +212,133 @@ def test_drawn_prompts_with_weights():
         mean == sum(Fraction(r, 6) * means(p).g for p, r in zip(prompts, rho, strict=True))
     ).all()
     assert second == want
+
+
+# ---------------------------------------------------------------- the library's functions
+
+
+def linear(prompt: Prompt) -> Prompt:
+    """The prompt with weights that are exponential in θ, up to the second order."""
+    outputs = []
+    for ((choice, arm),) in prompt.outputs:
+        square = choice.linear[:, :, None] * choice.linear[:, None, :]
+        outputs.append(((Choice(choice.probs, choice.linear, square), arm),))
+    return Prompt(tuple(outputs), prompt.laws, prompt.size)
+
+
+def bandit(prompts: dict[Prompt, Fraction]) -> SoftmaxBandit:
+    """The library's problem of linear prompts with equal numbers of arms."""
+    choices = [prompt.outputs[0][0][0] for prompt in prompts]
+    laws = np.zeros((2, len(prompts), len(choices[0].probs), 2))
+    for x, prompt in enumerate(prompts):
+        for arm, law in enumerate(prompt.laws):
+            laws[:, x, arm, : len(law)] = np.array(law, float).T
+    return SoftmaxBandit.linear(
+        np.array([*prompts.values()], float),
+        np.array([choice.linear for choice in choices], float),
+        np.zeros(choices[0].linear.shape[1]),
+        *laws,
+        np.log(np.array([choice.probs for choice in choices], float)),
+    )
+
+
+def near(value: Any) -> Any:
+    return pytest.approx(np.array(value, float), rel=1e-9, abs=1e-12)
+
+
+LINEAR = [linear(random_prompt(Random(seed), binary=bool(seed % 2))) for seed in range(3)]
+PAIR = {LINEAR[0]: THIRD, LINEAR[1]: 1 - THIRD}
+
+
+@pytest.mark.parametrize(("prompts", "size", "batch"), [
+    *(({prompt: ONE}, size, 1) for prompt in LINEAR for size in (2, 3)),
+    (PAIR, 2, 1),
+    (PAIR, 2, 2),
+])  # fmt: skip
+def test_reuse_bias_is_that_of_every_batch(prompts, size, batch):
+    laws = [(weight, prompt) for prompt, weight in prompts.items()]
+    want = second_step(laws, size, batch) - slope_of_gradient(laws)
+    assert want.any()
+    found = reuse_bias(reuse_moments(bandit(prompts)), size, batch, rate=0.5)
+    assert found.slope == near(want)
+    assert found.bias == near(want / 2)
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (1, 3), (2, 2), (3, 1)])
+@pytest.mark.parametrize("prompt", LINEAR, ids=range(3))
+def test_errors_with_a_memory_are_those_of_every_group(prompt, size, count):
+    rollouts = prompt.rollouts()
+    problem, g = bandit({prompt: ONE}), means(prompt).g
+    mine = reward_law(rollouts)
+    for law, weight in product((mine, [(3 * ONE, THIRD), (-ONE, 1 - THIRD)]), (None, THIRD)):
+        if weight and size == 1:
+            continue
+
+        def baseline(z, memory, weight=weight):
+            others, earlier = z.sum() - z, sum(memory)
+            if weight is None:
+                return (others + earlier) / Fraction(size - 1 + count)
+            return (1 - weight) * others / (size - 1) + weight * earlier / count
+
+        _, second = remembered(rollouts, size, law, count, baseline)
+        centre = sum(z * p for z, p in law)
+        past = {
+            "drift": float(centre - means(prompt).value),
+            "past_variance": float(sum(p * (z - centre) ** 2 for z, p in law)),
+        }
+        chosen = None if weight is None else float(weight)
+        found = memory_mse(problem, size, count, weight=chosen, **past)
+        assert found == near(second - g @ g)
+        if law is mine:
+            name = f"memory:{count}" if weight is None else f"weighted-memory:{count},{chosen!r}"
+            assert gradient_mse(problem, name, size).mse == near(second - g @ g)
+
+
+@pytest.mark.parametrize("prompt", LINEAR, ids=range(3))
+def test_the_best_memory_weight_has_the_least_error_of_every_group(prompt):
+    rollouts, law, size, count = prompt.rollouts(), [(ONE / 2, THIRD), (ZERO, 1 - THIRD)], 2, 2
+    m, centre = means(prompt), sum(z * p for z, p in [(ONE / 2, THIRD), (ZERO, 1 - THIRD)])
+
+    def error(weight):
+        def baseline(z, memory):
+            return (1 - weight) * (z.sum() - z) / (size - 1) + weight * sum(memory) / count
+
+        return remembered(rollouts, size, law, count, baseline)[1]
+
+    at = [error(Fraction(k, 2)) for k in range(3)]
+    # The parabola through three weights.
+    bend, start = 2 * (at[0] - 2 * at[1] + at[2]), 4 * at[1] - 3 * at[0] - at[2]
+    best = min(max(-start / (2 * bend), ZERO), ONE)
+    variance = sum(p * (z - centre) ** 2 for z, p in law)
+    past = {"drift": float(centre - m.value), "past_variance": float(variance)}
+    assert best_memory_weight(bandit({prompt: ONE}), size, count, **past) == near(best)
+
+
+@pytest.mark.parametrize("drawn", [(ONE / 4, 3 * ONE / 4), (ONE / 5, 4 * ONE / 5)])
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3)])
+def test_errors_of_drawn_prompts_are_those_of_every_group(drawn, sizes):
+    mean, second = np.full(2, ZERO), ZERO
+    for (prompt, rho), q, n in zip(PAIR.items(), drawn, sizes, strict=True):
+        for prob, step in steps(prompt.rollouts(), n):
+            mean = mean + prob * rho * step.gradient
+            second += prob * rho**2 / q * (step.gradient @ step.gradient)
+    noise = second - mean @ mean
+    problem = bandit(PAIR)
+    found = sampled_error(problem, np.array(drawn, float), sizes, 3)
+    assert found.mse == near(noise / 3)
+    outputs = sum(q * n for q, n in zip(drawn, sizes, strict=True))
+    assert found.cost == near(outputs * noise)
+    # No law of these two prompts costs less than the best one.
+    one = sampled_error(problem, np.array(drawn, float), sizes[0]).cost
+    assert best_law(problem, sizes[0]).cost < one
+    assert best_law(problem, sizes[0]).law[1] == near(_least(sizes[0]))
+
+
+def _least(size: int) -> float:
+    """The share of the second prompt with the least cost: a root of its second moment, by enumeration."""
+    roots = [
+        float(rho)
+        * float(sum(p * (s.gradient @ s.gradient) for p, s in steps(x.rollouts(), size))) ** 0.5
+        for x, rho in PAIR.items()
+    ]
+    return roots[1] / sum(roots)

@@ -44,11 +44,39 @@ def test_a_log_of_rewards(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert len(path.read_text().splitlines()) == 1 + len(LOG)
 
 
+def test_the_law_is_written_beside_each_form(capsys, tmp_path) -> None:
+    log = tmp_path / "log.json"
+    log.write_text(json.dumps({"rewards": LOG}))
+    laws = []
+    for form in ([], ["--json"], ["--csv"]):
+        path = tmp_path / f"law{len(laws)}.csv"
+        answer(capsys, "rewards", str(log), "--draw", "--law", str(path), *form)
+        laws.append(path.read_text())
+    assert laws[0] == laws[1] == laws[2]
+
+
+def test_prompts_with_several_groups_are_refused(capsys, tmp_path) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [
+        {"prompt": f"q{x}", "step": step, "reward": reward}
+        for x, rewards in enumerate(LOG)
+        for step in range(2)
+        for reward in rewards
+    ]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("rewards", str(log), "--draw", "--json")
+    assert main([*words]) == 2
+    assert "24 prompts have 48 groups" in capsys.readouterr().err
+    found = json.loads(answer(capsys, *words, "--group-by", "prompt"))
+    assert found["drawing"]["law"]["prompt"] == [f"q{x}" for x in range(24)]
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
         ("advise ustat:uneven --budget 64 --law law.csv", "write --draw too"),
         ("advise ustat:uneven --budget 64 --draw --law no/such/law.csv", "there is no folder"),
+        ("advise ustat:uneven --budget 64 --draw --law .", "is a folder"),
         ("advise --scored tests/data/pools/scored.npz --budget 64 --draw", "at least 8"),
         ("advise --model embedded:short --budget 64 --samples 4 --draw", "at least 8"),
     ],

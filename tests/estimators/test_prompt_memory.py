@@ -86,6 +86,40 @@ def test_a_resumed_run_equals_an_uninterrupted_one():
     assert resumed.state_dict() == whole.state_dict()
 
 
+@pytest.mark.parametrize("prompts", [np.array([1, 2]), [np.int64(1), np.int64(2)], [1, 2]])
+def test_numbers_of_an_array_are_the_same_prompts(prompts):
+    kept = PromptMemory(2)
+    kept.advantages(prompts, [[1.0], [0.0]])
+    resumed = PromptMemory(2)
+    resumed.load_state_dict(json.loads(json.dumps(kept.state_dict())))
+    assert resumed.advantages([2, 1], [[1.0], [1.0]]).tolist() == [[1.0], [0.0]]
+
+
+def test_pairs_are_prompts():
+    kept = PromptMemory(2)
+    kept.update([("a", 1), ("b", 2)], [[1.0], [0.0]])
+    assert kept.advantages([("b", 2)], [[1.0]]).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"prompts": None},
+        {"prompts": [["a", [1.0]]]},
+        {"prompts": [["a", [1.0], [1.0, 1.0]]]},
+        {"prompts": [["a", [float("nan")], [1.0]]]},
+        {"prompts": [[["a"], [1.0], [1.0]]]},
+        {"all": [1.0]},
+    ],
+)
+def test_a_broken_state_is_refused_and_changes_nothing(broken):
+    kept = PromptMemory(2)
+    kept.update(["a"], [[1.0]])
+    before = kept.state_dict()
+    refuses("not one of a memory", kept.load_state_dict, before | broken)
+    assert kept.state_dict() == before
+
+
 def test_what_it_refuses():
     kept = PromptMemory(2)
     refuses("memory is 0", PromptMemory, 0)
@@ -96,3 +130,6 @@ def test_what_it_refuses():
     refuses("rewards contain NaN", kept.update, ["a"], [[float("nan")]])
     refuses("the state has memory = 3", kept.load_state_dict, PromptMemory(3).state_dict())
     refuses("a memory's has", kept.load_state_dict, {})
+    refuses("the state has NoneType", kept.load_state_dict, None)
+    refuses(r"they must be \(B, G\)", kept.advantages, [], np.zeros((0, 2)))
+    refuses("write messages as text", kept.advantages, [[{"role": "user"}]], [[1.0]])

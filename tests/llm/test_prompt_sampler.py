@@ -74,6 +74,38 @@ def test_it_goes_on_from_a_state() -> None:
     assert [whole.take(index) for index in early] == [resumed.take(index) for index in early]
 
 
+def changed(**parts: object) -> dict[str, object]:
+    return PromptSampler.by_rates([0, 4, 8], 8).state_dict() | parts
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (None, "not one of a PromptSampler"),
+        ({"law": LAW}, "not one of a PromptSampler: KeyError: 'step'"),
+        (changed(drawn=None), "not one of a PromptSampler"),
+        (changed(drawn={"x": [1.0]}), "not one of a PromptSampler"),
+        (changed(seen=[[1.0]]), "counts of shape"),
+        (changed(step=-1), "step is -1"),
+        (PromptSampler(LAW).state_dict(), "has a fixed law: this sampler has a law by rates"),
+    ],
+)
+def test_a_broken_state_is_refused_and_changes_nothing(state, words) -> None:
+    sampler = PromptSampler.by_rates([0, 4, 8], 8)
+    before = sampler.state_dict()
+    with pytest.raises(ValueError, match=words):
+        sampler.load_state_dict(state)
+    assert sampler.state_dict() == before
+
+
+def test_an_unknown_prompt_changes_no_counts() -> None:
+    sampler = PromptSampler.by_rates([0, 4, 8], 8)
+    before = sampler.state_dict()
+    with pytest.raises(ValueError, match="index is 7"):
+        sampler.update([0, 7], [[1.0], [1.0]])
+    assert sampler.state_dict() == before
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -85,6 +117,8 @@ def test_it_goes_on_from_a_state() -> None:
         (lambda: PromptSampler.by_rates([1], 2).update([0, 0], [[1.0]]), "one per index"),
         (lambda: PromptSampler.by_rates([1], 2).update([1], [[1.0]]), "index is 1"),
         (lambda: PromptSampler.by_rates([1], 2, memory=2.0), "memory is 2"),
+        (lambda: PromptSampler.by_rates([1, 1], [2, 2, 2]), "rollouts has shape"),
+        (lambda: PromptSampler(LAW).load_state_dict(changed()), "has a law by rates"),
         (
             lambda: PromptSampler(LAW).load_state_dict(PromptSampler([1.0]).state_dict()),
             "the state has 1 prompts",

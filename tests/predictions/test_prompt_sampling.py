@@ -102,6 +102,20 @@ def test_screening_and_levelling() -> None:
     assert "outputs times variance" in str(level)
 
 
+@pytest.mark.parametrize("probs", [[0.5, 0.5], [0.7, 0.3], [[0.5, 0.5]] * 2])
+def test_prompts_that_are_alike_have_the_best_fixed_size(probs) -> None:
+    """Their law is known from the start, while the sizes are not."""
+    coins = SoftmaxBandit.bernoulli(probs, np.broadcast_to([1, 0], np.shape(probs)))
+    assert best_law(coins).ratio == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("batch", [2, 100_000])
+def test_normalised_weights_in_a_large_batch(batch) -> None:
+    """All but one draw in 10⁹ are of one prompt, whose weight the mean of all then is."""
+    found = normalised_factor([0.5, 0.5], [1 - 1e-9, 1e-9], batch)[0]
+    assert found == pytest.approx(2, rel=2e-4)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -115,6 +129,10 @@ def test_screening_and_levelling() -> None:
         (lambda: rate_law([3], 2), "successes are 3 of 2"),
         (lambda: rate_law([1, 1], 2, probs=[1.0]), "probs has 1 entries"),
         (lambda: rate_law([1], 2, prior=(0, 1)), "prior is 0"),
+        (lambda: rate_law([1], 2, prior=(1,)), "prior has 1 entries"),
+        (lambda: rate_law([1, 1], [2, 2, 2]), "rollouts has shape"),
+        (lambda: best_law(COINS, largest_group=10**9), "largest group is 1000000000"),
+        (lambda: screened_share(COINS, 0, 1, 10**6), "rollouts is 1000000"),
         (lambda: rate_law([1], 2, share=1.5), "share of the data's law is 1.5"),
         (lambda: unweighted_law(COINS, "vanilla", 0), "group size is 0"),
         (lambda: screened_share(random_problem(0), 0, 1), "rewards"),

@@ -88,6 +88,14 @@ def test_the_rule_of_thumb_refuses_one_output():
         even_reuse_bias(0.5, 1)
     with pytest.raises(InputError, match="pass rate"):
         even_reuse_bias(1.5, 8)
+    with pytest.raises(InputError, match=r"passes is 0\.5"):
+        even_reuse_bias(0.5, 8, passes=0.5)
+
+
+@pytest.mark.parametrize("known", [EVEN, EVEN.moments()])
+def test_other_moments_are_refused(known):
+    with pytest.raises(InputError, match="needs those of reuse_moments"):
+        reuse_bias(known, 4, rate=0.1)
 
 
 def test_policies_without_second_derivatives_are_refused():

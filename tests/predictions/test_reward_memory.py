@@ -1,5 +1,7 @@
 """The error, the weight and the group size with a memory of earlier rewards, against enumeration."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -104,6 +106,9 @@ def test_the_exact_size_is_the_least_of_real_sizes():
 def test_the_answer_in_words():
     uneven = load_problem("ustat:uneven")
     assert "G = 1 is the best with this memory" in str(memory_group_size(uneven, 4, 64))
+    for high, unsure in ((0.9, False), (np.inf, True)):
+        known = replace(memory_group_size(uneven, 4, 64), ratio_at_one_interval=(0.1, high))
+        assert ("do not tell whether it gains" in known.answer) == unsure
     wide = MseConstants(c1=0.02, c2=1.0, c3=2.0)
     text = str(memory_group_size(wide, 2, 64, spread=0.02, fisher_trace=4.0))
     assert "G = 1 is not the best with this memory" in text
@@ -123,6 +128,8 @@ test_arguments_that_are_refused = refusals(
     (lambda: memory_group_size(NOW, 0, 8), "memory is 0"),
     (lambda: memory_group_size(NOW, 1, 1), "budget is 1"),
     (lambda: gradient_mse(NOW, "memory:0.5", 2), "memory is 0.5"),
+    (lambda: gradient_mse(NOW, "weighted-memory:2,nan", 2), "weight holds nan"),
+    (lambda: gradient_mse(NOW, "weighted-memory:2,1.5", 2), "weight is 1.5"),
     (lambda: gradient_mse(NOW, "memory", 2), "it is written memory:memory"),
     (
         lambda: memory_group_size(SoftmaxBandit.bernoulli([0.5, 0.5], [1, 1]), 1, 8),

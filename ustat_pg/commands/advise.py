@@ -62,6 +62,8 @@ def _refuse_law(path: Path | None, draw: bool | None) -> None:
         return
     if not draw:
         raise InputError("--law is the law of --draw: write --draw too, or leave it out")
+    if path.is_dir():
+        raise InputError(f"--law {path} is a folder: name a file")
     if not path.parent.is_dir():
         raise InputError(f"--law {path}: there is no folder {path.parent}")
 
@@ -82,17 +84,16 @@ def rewards(options: argparse.Namespace) -> None:
         summary = summarise_rewards(
             options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
         )
+        drawing = summary.drawing() if options.draw else None
+        if law is not None and drawing is not None:
+            _write(drawing, law)
         if options.csv:
             print(summary.to_frame().to_csv(index=False), end="", flush=True)
+        elif options.json:
+            record = {} if drawing is None else {"drawing": drawing.to_dict()}
+            print(json.dumps(summary.to_dict() | record, allow_nan=False), flush=True)
         else:
-            drawing = summary.drawing() if options.draw else None
-            if law is not None and drawing is not None:
-                _write(drawing, law)
-            if options.json:
-                record = {} if drawing is None else {"drawing": drawing.to_dict()}
-                print(json.dumps(summary.to_dict() | record, allow_nan=False), flush=True)
-            else:
-                print(summary, *([] if drawing is None else [f"\n{drawing}"]), sep="\n", flush=True)
+            print(summary, *([] if drawing is None else [f"\n{drawing}"]), sep="\n", flush=True)
 
     if options.follow:
         follow(options.file, show)

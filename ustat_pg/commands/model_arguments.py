@@ -124,7 +124,7 @@ def _subject(command: Parser) -> None:
     command.options(*MSE, group=group)("--metric", choices=("plain", "adam", "floored"), help=text)
     text = "state of Adam, a checkpoint's folder, its optimizer.pt or v by name (default: the model's folder)"
     score("--optimizer", type=Path, metavar="FILE", help=text)
-    text = "memory to use in addition to the model, such as 1GiB (default: most of the free memory)"
+    text = "bytes of RAM, or of GPU memory, beside the model, such as 1GiB (default: most that are free)"
     score("--memory", type=_bytes, metavar="SIZE", help=text)
     text = "a scored pool (.npz); no model is needed"
     command.options("scored")("--scored", type=Path, metavar="FILE", help=text)

@@ -103,23 +103,43 @@ class PromptMemory:
             InputError: the state is of a memory with other settings, or is none.
         """
         mine = self.state_dict()
-        if set(state) != set(mine):
-            raise InputError(f"the state has {sorted(state)}: a memory's has {sorted(mine)}")
+        if not isinstance(state, Mapping) or set(state) != set(mine):
+            has = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            raise InputError(f"the state has {has}: a memory's has {sorted(mine)}")
         for name in ("memory", "keep"):
             if state[name] != mine[name]:
                 raise InputError(
                     f"the state has {name} = {state[name]}: this memory has {mine[name]}"
                 )
-        self._prompts = {key: (list(z), list(w)) for key, z, w in state["prompts"]}
-        self._all = [float(part) for part in state["all"]]
+        try:
+            total, count = map(float, state["all"])
+            known = {key: ([*map(float, z)], [*map(float, w)]) for key, z, w in state["prompts"]}
+            sound = all(len(z) == len(w) for z, w in known.values())
+            parts = [total, count, *(part for z, w in known.values() for part in (*z, *w))]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the state is not one of a memory: {error}") from None
+        if not sound or not np.isfinite(parts).all():
+            raise InputError(
+                "the state is not one of a memory: each prompt must have as many weights as rewards, and all "
+                "must be finite"
+            )
+        self._prompts, self._all = known, [total, count]
 
     @staticmethod
     def _keys(prompts: Sequence[Hashable], values: Array) -> list[Hashable]:
-        keys = prompts if isinstance(prompts, str) else list(np.asarray(prompts, object).tolist())
-        if isinstance(keys, str) or values.ndim != 2 or len(keys) != values.shape[0]:
+        # Numbers of an array or a tensor are not equal as keys, or JSON does not know them.
+        given: list[Any] = [*prompts]
+        keys = [key.item() if getattr(key, "ndim", None) == 0 else key for key in given]
+        if isinstance(prompts, str) or values.ndim != 2 or not 0 < len(keys) == values.shape[0]:
             raise InputError(
                 f"rewards have shape {tuple(values.shape)}: they must be (B, G), with a prompt for each row"
             )
+        try:
+            set(keys)
+        except TypeError as error:
+            raise InputError(
+                f"a prompt must be a text or a number, so write messages as text: {error}"
+            ) from None
         return keys
 
     def _remember(self, keys: Sequence[Hashable], values: Array) -> None:

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch.utils.data import Sampler
 
+from ..execution.memory import refused
 from ..predictions import rate_law
 from ..predictions.drawing_advice import SHARE
-from ..predictions.prompt_sampling import PRIOR, weights_of
+from ..predictions.prompt_sampling import PRIOR, counts, weights_of
 from ..sampling import rng
 from ..validation import Array, InputError, finite_array, integer, number, probabilities
 
@@ -98,8 +99,7 @@ class PromptSampler(Sampler[int]):
             memory: factor on a prompt's earlier counts at each update of it, for a policy that moves.
             arguments: the others of the class.
         """
-        seen = finite_array("successes", successes, 1, 0.0)
-        tried = np.broadcast_to(finite_array("rollouts", rollouts, minimum=0.0), seen.shape)
+        seen, tried = counts(successes, rollouts)
         known: dict[str, Any] = {"share": share, "prior": prior}
         law = rate_law(seen, tried, probs=probs, **known)
         sampler = cls(law, probs=probs, **arguments)
@@ -169,13 +169,16 @@ class PromptSampler(Sampler[int]):
             raise InputError(f"rewards have {len(values)} rows: they must have one per index")
         if not np.isin(values, (0.0, 1.0)).all():
             raise InputError("a law by pass rates needs rewards that are 0 or 1")
-        for index, row in zip(indices, values, strict=True):
-            place = integer("index", index, 0, self._seen.shape[1] - 1)
+        places = [integer("index", index, 0, self._seen.shape[1] - 1) for index in indices]
+        for place, row in zip(places, values, strict=True):
             self._seen[:, place] = self._memory * self._seen[:, place] + (row.sum(), row.size)
         self.law = rate_law(*self._seen, probs=self.probs, **self._rates)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the draws, the law and the counts, in plain types."""
+        """The place in the draws, the law and the counts, in plain types.
+
+        Take it between steps: draws that a loader has made ahead are not made again.
+        """
         return {
             "step": self._step,
             "law": self.law.tolist(),
@@ -184,10 +187,27 @@ class PromptSampler(Sampler[int]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; a trainer must not skip its own batches too."""
-        law = probabilities("law", state["law"], 1)
+        """Go on from a state; a trainer must not skip its own batches too.
+
+        Raises:
+            InputError: the state is of a sampler with other prompts or of the other kind, or is none.
+        """
+        with refused("the state is not one of a PromptSampler"):
+            step, seen, law = state["step"], state["seen"], state["law"]
+            drawn = {int(i): deque(map(float, w)) for i, w in state["drawn"].items()}
+        law = probabilities("law", law, 1)
         if law.shape != self.law.shape:
             raise InputError(f"the state has {len(law)} prompts: this sampler has {len(self.law)}")
-        self._step, self.law = integer("step", state["step"], 0), law
-        self._seen = None if state["seen"] is None else np.array(state["seen"])
-        self._drawn = defaultdict(deque, {int(i): deque(w) for i, w in state["drawn"].items()})
+        if (seen is None) == self.updates:
+            kinds = ("a fixed law", "a law by rates")
+            raise InputError(
+                f"the state has {kinds[seen is not None]}: this sampler has {kinds[self.updates]}"
+            )
+        if seen is not None:
+            seen = finite_array("seen", seen, 2, 0.0).copy()
+            if seen.shape != (2, len(law)):
+                raise InputError(
+                    f"the state has counts of shape {seen.shape}: {(2, len(law))} is needed"
+                )
+        self._step = integer("step", step, 0)
+        self.law, self._seen, self._drawn = law, seen, defaultdict(deque, drawn)

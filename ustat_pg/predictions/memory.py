@@ -92,7 +92,6 @@ def memory_mse(
     batch = integer("batch size", batch_size)
     if weight is not None:
         integer("group size with a weight", size, 2)
-        number("weight", weight, minimum=0.0, maximum=1.0)
     off, variance = _past(moments, drift, past_variance)
     other, earlier = reward_weights(size, kept, weight)
     known = moments.norm_squared_advantage, moments.norm_advantage, moments.fisher_trace
@@ -201,7 +200,9 @@ class MemoryAdvice(Shown):
             "without a memory."
         )
         if self.group_size == 1:
-            return f"G = 1 is the best with this memory: {times}"
+            end = self.ratio_at_one_interval
+            unsure = " These rollouts do not tell whether it gains." if end and end[1] >= 1 else ""
+            return f"G = 1 is the best with this memory: {times}{unsure}"
         if self.memory_for_one is None:
             return f"G = 1 is not the best with any memory that this budget could fill: {times}"
         least = f"It is the best from n = {self.memory_for_one}."

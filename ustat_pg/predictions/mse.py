@@ -24,7 +24,7 @@ from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import LARGEST, Record, parse, record_of, require_group
 from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
 from ..sampling.designs import require_design
-from ..validation import Array, InputError, finite_array, integer
+from ..validation import Array, InputError, finite_array, integer, number
 from .closed_forms import (
     baseline_square,
     grpo_error,
@@ -172,7 +172,8 @@ def reward_weights(
     integer("memory", memory)
     if weight is None:
         return (1 / (group_size - 1 + memory),) * 2
-    return (1 - weight) / (group_size - 1), weight / memory
+    share = number("weight", weight, minimum=0.0, maximum=1.0)
+    return (1 - share) / (group_size - 1), share / memory
 
 
 def prompt_share(moments: Moments, batch_size: int, design: str) -> float:

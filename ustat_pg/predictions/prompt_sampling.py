@@ -217,7 +217,7 @@ def best_law(
         moments: the problem, or its moments.
         group_size: one size for all; by default each prompt has its own.
         share: the share of the data's law in a mixture, which bounds the weights by 1/share.
-        largest_group: largest size that is tried.
+        largest_group: largest size that is tried, up to 2^16.
 
     Returns:
         the law; with share 0 no law has a lower cost at the one size. With own sizes its cost is stationary
@@ -235,7 +235,7 @@ def best_law(
     True
     """
     probs, signal = moments.context_probs, moments.mean_gradient_sq
-    most = integer("largest group", largest_group, 2)
+    most = integer("largest group", largest_group, 2, 2**16)
     numbers = np.arange(2.0, most + 1)
     squares = _squares(moments, numbers)
     data = np.asarray(
@@ -263,12 +263,13 @@ def best_law(
     for _ in range(_STEPS):
         outputs = float(best.law @ best.sizes)
         before, best = best, own(signal_outputs(outputs, best.cost / outputs + signal, signal))
-        if np.abs(best.law - before.law).max() <= DERIVED:
+        still = np.array_equal(best.sizes, before.sizes)
+        if still and np.abs(best.law - before.law).max() <= DERIVED:
             break
     return best
 
 
-_EXTRA = np.concatenate([[0.0], np.geomspace(1e-3, 10.0, 24)])
+_EXTRA = np.concatenate([[0.0], np.geomspace(1e-3, 1e3, 36)])
 """The multiples of the largest group that are tried for κ."""
 _STEPS = 50
 """The most steps from there to the κ that is the optimum's own; no step raises the cost."""
@@ -280,6 +281,21 @@ def _squares(moments: Moments, sizes: Array) -> Array:
     pair = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
     errors = grpo_error(sizes, single[:, None], pair[:, None])
     return np.asarray(moments.gradient_sq[:, None] + errors)
+
+
+def counts(successes: ArrayLike, rollouts: ArrayLike) -> tuple[Array, Array]:
+    """Successes and rollouts of each prompt, (X,) both, from one number of rollouts for all or one for each.
+
+    >>> counts([1, 2], 4)[1]
+    array([4., 4.])
+    """
+    seen = finite_array("successes", successes, 1, 0.0)
+    tried = finite_array("rollouts", rollouts, minimum=0.0)
+    if tried.shape not in ((), seen.shape):
+        raise InputError(
+            f"rollouts has shape {tried.shape}: one number, or one per prompt ({len(seen)}), is needed"
+        )
+    return seen, np.broadcast_to(tried, seen.shape)
 
 
 def rate_law(
@@ -304,13 +320,15 @@ def rate_law(
     >>> rate_law([0, 4, 8], 8).round(3)
     array([0.258, 0.484, 0.258])
     """
-    seen = finite_array("successes", successes, 1, 0.0)
-    tried = np.broadcast_to(finite_array("rollouts", rollouts, minimum=0.0), seen.shape)
+    seen, tried = counts(successes, rollouts)
     if (over := np.flatnonzero(seen > tried)).size:
         raise InputError(
             f"successes are {seen[over[0]]:g} of {tried[over[0]]:g} rollouts: they must not be more"
         )
-    beta = positive("prior", prior[0]), positive("prior", prior[1])
+    pair = finite_array("prior", prior, 1)
+    if len(pair) != 2:
+        raise InputError(f"prior has {len(pair)} entries: it must have 2, a and b")
+    beta = positive("prior", pair[0]), positive("prior", pair[1])
     data = np.full(len(seen), 1 / len(seen)) if probs is None else probabilities("probs", probs, 1)
     if len(data) != len(seen):
         raise InputError(
@@ -362,7 +380,8 @@ def screened_share(moments: Moments, low: float, high: float, rollouts: int | No
     Arguments:
         moments: the problem, or its moments; rewards 0 and 1.
         low, high: a prompt is kept if low <= pass rate <= high.
-        rollouts: number of earlier rollouts that a pass rate is estimated from; by default it is exact.
+        rollouts: number of earlier rollouts that a pass rate is estimated from, up to 1000; by default it is
+            exact.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coins = SoftmaxBandit.bernoulli([[0.5, 0.5], [0.9, 0.1]], [[1, 0], [1, 0]])
@@ -374,7 +393,7 @@ def screened_share(moments: Moments, low: float, high: float, rollouts: int | No
     rates = moments.value
     if rollouts is None:
         return np.asarray((rates >= least) & (rates <= most), dtype=np.float64)
-    k = integer("rollouts", rollouts)
+    k = integer("rollouts", rollouts, 1, 1000)
     passed = [s for s in range(k + 1) if least <= s / k <= most]
     if not passed:
         return np.zeros_like(rates)
@@ -402,8 +421,8 @@ def normalised_factor(probs: ArrayLike, law: ArrayLike, batch_size: int) -> Arra
     if data.shape != drawn.shape or not drawn.min() > 0 or not data.min() > 0:
         raise InputError("probs and law must be positive at the same prompts")
     weights = weights_of(data, drawn)
-    # The integrand at t = u/(1-u) is smooth on [0, 1); the least weight sets the scale of t.
-    scale = float(weights.min())
+    # The integrand at t = u/(1-u) is smooth on [0, 1); the sum of weights sets the scale of t.
+    scale = float(weights.min() + others * (drawn @ weights))
 
     def inside(u: float) -> Array:
         t = u / ((1 - u) * scale)

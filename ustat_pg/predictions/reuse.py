@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from ..display.shown import Shown, rows
 from ..moments.record import ReuseMoments
 from ..rounding import DERIVED
-from ..validation import Array, InputError, integer, positive, shares
+from ..validation import Array, InputError, integer, number, positive, shares
 from .closed_forms import grpo_error, minibatch_error, reuse_slope
 from .covariance import covariance_parts
 from .mse import prompt_share
@@ -103,6 +103,10 @@ def reuse_bias(
     >>> round(reuse_bias(reuse_moments(hard), 8, batch_size=2, rate=0.1, passes=4).along_gradient, 3)
     0.02
     """
+    if not isinstance(moments, ReuseMoments):
+        raise InputError(
+            f"moments are a {type(moments).__name__}: reuse_bias needs those of reuse_moments(problem)"
+        )
     size, prompts = integer("group size", group_size, 2), integer("batch size", batch_size)
     eta, count = positive("rate", rate), integer("passes", passes)
     parts = integer("minibatches", minibatches)
@@ -131,7 +135,7 @@ def even_reuse_bias(pass_rates: ArrayLike, outputs: float, passes: float = 2) ->
     Arguments:
         pass_rates: p, in [0, 1].
         outputs: K = BG > 1, the outputs of a step.
-        passes: number of passes over the batch, of which this is the last.
+        passes: number of passes over the batch, of which this is the last, >= 1.
 
     >>> even_reuse_bias([0.2, 0.5, 0.9], 64, passes=4).round(5)
     array([ 0.02812,  0.     , -0.0375 ])
@@ -139,7 +143,9 @@ def even_reuse_bias(pass_rates: ArrayLike, outputs: float, passes: float = 2) ->
     p = shares("pass rate", pass_rates)
     if positive("outputs", outputs) <= 1:
         raise InputError(f"outputs is {outputs:g}: leave-one-out needs more than 1")
-    return np.asarray((positive("passes", passes) - 1) * reuse_slope(outputs, 0, 1 - 2 * p, 0, 0))
+    return np.asarray(
+        (number("passes", passes, minimum=1.0) - 1) * reuse_slope(outputs, 0, 1 - 2 * p, 0, 0)
+    )
 
 
 def _beside_noise(

@@ -176,6 +176,23 @@ def test_refusals(model, tmp_path, case):
     refuses(message, second_moments, tmp_path, model)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["state"].update({0: None}),
+        lambda state: state["state"].update({99: state["state"][0]}),
+        lambda state: state["state"][0].update(step="x"),
+        lambda state: state["param_groups"][0].update(betas=(0.9,)),
+        lambda state: state["param_groups"][0].update(param_names=["a"]),
+    ],
+)
+def test_a_state_with_broken_parts_is_refused_in_one_line(model, tmp_path, change):
+    path, state = tmp_path / "optimizer.pt", trained(model).state_dict()
+    change(state)
+    torch.save(state, path)
+    refuses("the state is not one of Adam", second_moments, path, model)
+
+
 def test_files_that_are_not_states(model, tmp_path):
     refuses(
         "has no state of an optimizer: there is no optimizer.pt", second_moments, tmp_path, model

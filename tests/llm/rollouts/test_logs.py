@@ -262,6 +262,16 @@ def test_missing_rewards_are_left_out_aloud(tmp_path):
     np.testing.assert_array_equal(rewards, PASSED[1:])
 
 
+def test_a_log_without_any_reward_is_refused(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines(path, [row | {"reward": None} for row in rows()])
+    with (
+        pytest.warns(LogWarning),
+        pytest.raises(InputError, match="has no rewards: all are missing"),
+    ):
+        load_rewards(path)
+
+
 def test_messages_group_by_what_they_say_and_completions_are_their_last_text(tmp_path):
     pytest.importorskip("pyarrow", reason="pandas reads Parquet by pyarrow")
     result = rows()

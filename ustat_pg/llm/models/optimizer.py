@@ -71,7 +71,19 @@ def second_moments(source: str | Path, model: nn.Module) -> dict[str, Second]:
         InputError: the file cannot be read, the optimizer is not Adam or has made no step, or parameters
             cannot be told apart.
     """
-    path, entries = Path(source).expanduser(), dict[str, dict[str, Any]]()
+    path = Path(source).expanduser()
+    try:
+        return _second_moments(path, model)
+    except InputError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: the state is not one of Adam: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _second_moments(path: Path, model: nn.Module) -> dict[str, Second]:
+    entries: dict[str, dict[str, Any]] = {}
     aliases = _aliases(model)
     for file in _files(path):
         for name, entry in _read(file, model).items():

@@ -102,6 +102,8 @@ def groups_of_log(
             stacklevel=3,
         )
         log = log[rewards.notna()]
+        if log.empty:
+            raise InputError(f"{path} has no rewards: all are missing")
     cut = next((name for name in CUT_OFF if name in log), None)
     # Messages are lists, and tables cannot group by lists.
     words = log[keys].map(lambda value: json.dumps(_plain(value), ensure_ascii=False))

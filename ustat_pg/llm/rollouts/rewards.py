@@ -12,7 +12,7 @@ import numpy as np
 
 from ...display.shown import Shown, plain
 from ...noise.alarms import LEVELS, NEAR, ROUNDING
-from ...validation import InputError
+from ...validation import InputError, argument
 from ..pool.moments import frac_reward_zero_std
 from ..pool.printing import percent
 from .files import LoggedRewards, logged_rewards
@@ -60,12 +60,14 @@ class RewardSummary(Shown):
         frac_reward_zero_std: :func:`~ustat_pg.llm.pool.moments.frac_reward_zero_std` of the rewards.
         finished: whether each output ended and was not cut off, (P, N); None if that is not known.
         parts: summands of the rewards by name, (P, N) each.
+        prompts: number of each row's prompt, (P,), if a prompt may have several rows.
     """
 
     rewards: pd.DataFrame
     frac_reward_zero_std: pd.DataFrame
     finished: NDArray[np.bool_] | None = None
     parts: Mapping[str, Array] = field(default_factory=dict)
+    prompts: NDArray[np.intp] | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -102,10 +104,17 @@ class RewardSummary(Shown):
         """The law of prompts by their pass rates, and its saving as far as rewards alone tell it.
 
         Raises:
-            InputError: see :func:`~ustat_pg.llm.pool.drawing.reward_drawing_advice`.
+            InputError: a prompt has several groups; see also
+                :func:`~ustat_pg.llm.pool.drawing.reward_drawing_advice`.
         """
         from ..pool.drawing import reward_drawing_advice
 
+        groups = len(self.rewards)
+        if self.prompts is not None and (count := len(set(self.prompts.tolist()))) < groups:
+            raise InputError(
+                f"{count} prompts have {groups} groups: a law of prompts needs one group of each: "
+                f"group by the prompt ({argument('group_by', 'COLUMN')}) if its pass rate is still the same"
+            )
         return reward_drawing_advice(self.rewards.to_numpy(), [*map(str, self.rewards.index)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,6 +201,7 @@ def summarise_rewards(
         ),
         log.finished,
         log.parts,
+        log.prompts,
     )
 
 

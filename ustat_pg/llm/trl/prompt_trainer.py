@@ -35,6 +35,8 @@ class PromptTrainer(EstimatorTrainer):
 
     The sampler's ``prompts``, ``repeat`` and ``reuse`` become those of the config. A sampler by rates learns
     from the rewards of each generation, 0 and 1; later draws use the new law, and a draw keeps its weight.
+    A checkpoint does not contain the sampler: save its state too, load it before ``train`` resumes, and set
+    ``ignore_data_skip=True``, or draws are skipped twice.
 
     Arguments:
         sampler: the law of prompts, one for each row of ``train_dataset``.
