@@ -106,12 +106,14 @@ def over_plain(pool: ScoredPool) -> dict[str, tuple[float, float, float]]:
         moments, sketches = prompt_moments(one), gradients(one)
         products = sketches @ sketches.T
         every = ((weights @ products) * weights).sum(axis=1) - weights**2 @ np.diag(products)
-        signal = every / (pool.size**2 - (weights**2).sum(axis=1))
-        c1 = weights @ moments.gradient_sq / pool.size - signal
-        c3 = weights @ (moments.variance_trace + moments.gradient_sq) / pool.size
+        # A resample may have one prompt alone.
         with np.errstate(divide="ignore", invalid="ignore"):
+            signal = every / (pool.size**2 - (weights**2).sum(axis=1))
+            c1 = weights @ moments.gradient_sq / pool.size - signal
+            c3 = weights @ (moments.variance_trace + moments.gradient_sq) / pool.size
             known[name] = np.where(c1 > 0, 1 + np.sqrt(np.maximum(c3, 0) / c1), np.inf)
-    ratios = {name: found / known[PLAIN] for name, found in known.items()}
+    with np.errstate(invalid="ignore"):
+        ratios = {name: found / known[PLAIN] for name, found in known.items()}
     return {
         name: (
             float(each[0]),

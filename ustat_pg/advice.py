@@ -27,11 +27,14 @@ from .predictions import (
 from .predictions.advice import Advice
 from .predictions.count_tables import centred
 from .problems import load_problem
-from .validation import InputError, argument, number
+from .validation import InputError, argument, integer, number
 
 if TYPE_CHECKING:
     from .llm.advice.advise import PoolAdvice
     from .llm.rollouts.stored import Progress
+
+MOST_REMEMBERED = 10**9
+"""The most earlier rewards of a prompt that advice takes."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,9 @@ def advise(
         "estimator": estimator,
         "remember": remember,
     }
+    if remember is not None:
+        # A mistake is an error before any sampling.
+        integer("memory", remember, 1, MOST_REMEMBERED)
     if remember is not None and (prompt_cost or output_cost is not None or population is not None):
         raise InputError(
             f"{argument('remember', 'N')} is for a budget of outputs: leave out costs and the population"

@@ -514,7 +514,7 @@ def beyond_7() -> Iterator[Statement]:
             "towards less noise": -formula,
         },
     )
-    within = sympy.Symbol("E Cov(M̂, ĝ|X)", real=True)
+    within = sympy.Symbol("E_X Cov(M̂, ĝ)", real=True)
     scope = "every B, every G and every law"
     for name, population, share in (
         ("", None, 1),

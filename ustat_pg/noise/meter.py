@@ -487,6 +487,8 @@ class NoiseMeter:
         """Remove the hooks."""
         self._guard.remove()
         self._ever = False
+        # It is drawn again from its address.
+        self._drawn = None
         self.clear()
         if self.adam is not None:
             self.adam.remove()
