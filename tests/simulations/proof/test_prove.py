@@ -21,10 +21,22 @@ from ustat_pg.predictions import closed_forms
 FORMULAS = "ustat_pg/predictions/closed_forms.py"
 
 
-@pytest.mark.parametrize("stem", BY_STEM)
+BEYOND = [stem for stem in BY_STEM if RESULTS[stem].label.startswith("Beyond")]
+
+
+@pytest.mark.parametrize("stem", [stem for stem in BY_STEM if stem not in BEYOND])
 def test_every_statement_is_proved_and_every_wrong_formula_refuted(
     capsys: pytest.CaptureFixture[str], stem: str
 ) -> None:
+    all_proved(capsys, stem)
+
+
+@pytest.mark.parametrize("stem", BEYOND)
+def test_so_it_is_beyond_the_paper(capsys: pytest.CaptureFixture[str], stem: str) -> None:
+    all_proved(capsys, stem)
+
+
+def all_proved(capsys: pytest.CaptureFixture[str], stem: str) -> None:
     assert main(["prove", stem, "--json"]) == 0
     (statements,) = json.loads(capsys.readouterr().out).values()
     for each in statements:
