@@ -30,6 +30,7 @@ import torch
 from torch.func import functional_call, grad, jvp, vmap
 
 from benchmarks.group_sizes import number
+from simulations.language_models.cells import padded
 from ustat_pg.inference import Means
 from ustat_pg.llm.models.loading import load_model
 from ustat_pg.llm.pool.scored import leave_one_out
@@ -95,14 +96,7 @@ class Policy:
         """Rollouts at each prompt."""
         drawn = sample(self.model, self.task, rollouts, seed=seed)
         rows = [(each.prompt_ids, tokens) for each in drawn for tokens in each.completion_ids]
-        width = max(len(ids) + len(tokens) for ids, tokens in rows)
-        text = torch.zeros((len(rows), width), dtype=torch.long)
-        sampled = torch.zeros((len(rows), width))
-        for row, (ids, tokens) in enumerate(rows):
-            end = len(ids) + len(tokens)
-            text[row, :end] = torch.tensor([*ids, *tokens])
-            sampled[row, len(ids) : end] = 1.0
-        return Batch(text, sampled, np.array([each.rewards for each in drawn]))
+        return Batch(*padded(rows), np.array([each.rewards for each in drawn]))
 
     def logs(self, theta: Any, text: Any, sampled: Any) -> Any:
         """log π of each sampled token, (outputs, length - 1)."""

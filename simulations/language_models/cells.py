@@ -307,6 +307,23 @@ class _Side:
     orders: NDArray[np.intp]
 
 
+def padded(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Any, Any]:
+    """Tokens of prompts with completions, and 1.0 where a token was sampled; (outputs, length) each.
+
+    Padding at the end changes nothing before it, because attention is causal.
+    """
+    import torch
+
+    width = max(len(ids) + len(tokens) for ids, tokens in rows)
+    text = torch.zeros((len(rows), width), dtype=torch.long)
+    sampled = torch.zeros((len(rows), width))
+    for row, (ids, tokens) in enumerate(rows):
+        end = len(ids) + len(tokens)
+        text[row, :end] = torch.tensor([*ids, *tokens])
+        sampled[row, len(ids) : end] = 1.0
+    return text, sampled
+
+
 def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
     """∇ log π of every rollout by plain autograd, (prompts, rollouts, entries) of each parameter."""
     import torch
@@ -317,14 +334,7 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
         for side in sides
         for tokens in side.rollouts.completion_ids
     ]
-    width = max(len(ids) + len(tokens) for ids, tokens in rows)
-    # Padding at the end changes nothing before it, because attention is causal.
-    text = torch.zeros((len(rows), width), dtype=torch.long)
-    sampled = torch.zeros((len(rows), width))
-    for row, (ids, tokens) in enumerate(rows):
-        end = len(ids) + len(tokens)
-        text[row, :end] = torch.tensor([*ids, *tokens])
-        sampled[row, len(ids) : end] = 1.0
+    text, sampled = padded(rows)
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
 
     def log_prob(weights: Any, text: Any, sampled: Any) -> Any:
