@@ -272,6 +272,16 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
     return 1 + max([0.0, *roots[np.abs(roots.imag) <= DERIVED * np.abs(roots)].real.tolist()])
 
 
+def feasible_sizes(budget: int, least: int = 2) -> NDArray[np.int64]:
+    """The group sizes from ``least`` on that divide a budget of outputs, increasing.
+
+    >>> feasible_sizes(12).tolist()
+    [2, 3, 4, 6, 12]
+    """
+    every = np.arange(least, budget + 1)
+    return every[budget % every == 0]
+
+
 def group_size_advice(
     moments: Moments | HasMoments | MseConstants,
     budget: float,

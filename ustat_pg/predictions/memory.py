@@ -17,6 +17,7 @@ mean
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ from .closed_forms import (
     minibatch_error,
     pair_noise,
 )
-from .group_size import MseConstants, mse_constants
+from .group_size import MseConstants, feasible_sizes, mse_constants
 from .mse import reward_weights
 
 
@@ -236,7 +237,7 @@ def memory_group_size(
     constants = moments
     known = constants.c1, constants.c2, constants.c3
     square = constants.c1 if spread is None else number("spread", spread, minimum=0.0)
-    sizes = np.array([size for size in range(1, total + 1) if total % size == 0])
+    sizes = feasible_sizes(total, 1)
 
     def noise(number: int) -> Array:
         return np.asarray(memory_budget_noise(sizes, number, *known, square))
@@ -250,7 +251,9 @@ def memory_group_size(
     # The drift e of the memory's mean adds (e n/N)² tr F.
     share = kept / (size - 1 + kept)
     best = best_group_size(constants.c3 / constants.c1) if constants.c1 else math.inf
-    enough = (n for n in range(1, total + 1) if noise(n).argmin() == 0)
+    # Groups of one stay the best with more earlier rewards, because c3 >= 2 E‖g(X)‖².
+    numbers = range(1, total + 1)
+    enough = bisect_left(numbers, True, key=lambda n: noise(n).argmin() == 0)
     return MemoryAdvice(
         memory=kept,
         g_star=max(1.0, best - kept),
@@ -258,7 +261,7 @@ def memory_group_size(
         group_size=size,
         ratio=float(errors.min()) / without,
         ratio_at_one=float(errors[0]) / without,
-        memory_for_one=next(enough, None),
+        memory_for_one=numbers[enough] if enough < total else None,
         tolerated_drift=math.sqrt(gain / fisher_trace) / share
         if fisher_trace and gain > 0
         else None,

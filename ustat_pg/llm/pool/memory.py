@@ -9,6 +9,7 @@ import numpy as np
 from ...inference import ratio
 from ...predictions import MemoryAdvice, memory_group_size
 from ...predictions.closed_forms import budget_noise, memory_budget_noise
+from ...predictions.group_size import feasible_sizes
 from ...validation import Array
 from .constants import constant_means, constants
 from .moments import prompt_moments
@@ -35,7 +36,7 @@ def memory_pool_advice(pool: ScoredPool, memory: int, budget: int) -> MemoryAdvi
     trace = float(prompt_moments(pool).by_prompt(pool).fisher_trace.mean())
     found = memory_group_size(known, memory, budget, spread=spread, fisher_trace=trace)
     plain = min(
-        (size for size in range(2, budget + 1) if budget % size == 0),
+        feasible_sizes(budget).tolist(),
         key=lambda size: budget_noise(size, known.c1, known.c2, known.c3),
     )
 
