@@ -85,3 +85,9 @@ def test_what_is_refused(small, tmp_path) -> None:
             args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False),
             model="none",
         )
+
+
+def test_a_resumed_training_must_not_skip_draws(small, tmp_path) -> None:
+    made = trainer(fresh(small), tmp_path, PromptSampler.by_rates([0, 1, 4, 7, 8], 8, seed=6))
+    with pytest.raises(InputError, match="ignore_data_skip=True"):
+        made.train(resume_from_checkpoint=True)

@@ -64,6 +64,16 @@ class PromptTrainer(EstimatorTrainer):
         sampler.prompts = settings.args.generation_batch_size // sampler.repeat
         sampler.reuse = settings.num_iterations * settings.args.steps_per_generation
 
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        """TRL's own; a resumed training must not skip draws, because their weights would go to others."""
+        trainer: Any = self
+        if resume_from_checkpoint and not trainer.args.ignore_data_skip:
+            raise InputError(
+                "a training with a PromptSampler resumes with ignore_data_skip=True, after "
+                "sampler.load_state_dict"
+            )
+        return super().train(resume_from_checkpoint, *arguments, **keywords)
+
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         return self.ustat_pg_sampler
 
