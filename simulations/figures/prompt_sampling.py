@@ -41,6 +41,7 @@ FIGURES = (
             Line("pass rate 0.1", "p = 0.1", "orange"),
             Line("pass rate 0.02", "p = 0.02", "green"),
         ),
+        names="upper center",
     ),
 )
 
