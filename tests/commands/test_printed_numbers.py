@@ -70,7 +70,7 @@ def test_explain_prints_its_numbers(capsys, file, name, source):
     known = json.loads(out_of(capsys, main, *words, "--json"))
     text = " ".join(out_of(capsys, main, *words).split())
     ratios = ("noise_to_rloo", "noise_to_oracle", "best_noise_to_rloo")
-    shown = [f"MSE {known['mse']:.4g}, ", f"noise over signal {known['noise_to_signal']:.4g} "]
+    shown = [f"MSE {known['mse']:.4g}, ", f"noise over signal {known['noise_to_signal']:.4g}"]
     # What is 1 times RLOO's is said to be RLOO's.
     shown += [f"{known[key]:.4g} times" for key in ratios if f"{known[key]:.4g}" != "1"]
     shown += [f"{known['frac_reward_zero_std']:.1%} of groups"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.commands import jsonl, out_of, refusal_of, strict
+from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
 from ustat_pg.engines import enumerate_mse
 from ustat_pg.explanations.effects import GRID, PASS_RATES, explain, moments_of_pass_rates
@@ -35,7 +36,7 @@ def test_numbers_of_a_problem_are_its_own(name):
     text = str(result)
     assert str(result) == text
     assert result._repr_html_() == f"<pre>{escape(text)}</pre>"
-    assert f"noise over signal {exact.noise_to_signal:.4g}\n" in text
+    assert f"noise over signal {exact.noise_to_signal:.4g}." in " ".join(text.split())
     assert "Pass rates alone" not in text
 
 
@@ -56,7 +57,9 @@ def test_numbers_of_pass_rates_are_those_of_equal_norms_and_a_small_gradient(nam
     assert result.cosine == pytest.approx(
         w @ square / np.sqrt(w**2 @ square * square.sum()), rel=1e-9
     )
-    assert f"noise over signal {result.noise_to_signal:.4g} E‖s‖²/‖∇J‖²" in str(result)
+    assert f"noise over signal {result.noise_to_signal:.4g} E‖s‖²/‖∇J‖²" in " ".join(
+        str(result).split()
+    )
 
 
 def test_a_gradient_of_zero_has_no_direction():
@@ -101,7 +104,7 @@ def test_moments_of_pass_rates():
     ],
 )
 def test_a_rows_numbers_are_said(spec, said):
-    assert said in " ".join(str(explain(spec)).split())
+    assert said in " ".join(explain(spec).text(whole=True).split())
 
 
 def test_what_was_passed_over_is_named_where_there_is_something():
@@ -265,3 +268,26 @@ def test_without_the_outputs_of_a_step_one_group_bounds_the_bias(capsys):
     assert "With K = 4 outputs a step (one group, the least)" in " ".join(text.split())
     even = ("explain", "roll adv_estimator=grpo ppo_epochs=2", "--group-size", "4")
     assert "below 1%" not in out_of(capsys, main, *even, "--pass-rate", ".5")
+
+
+SPECS = [
+    f"{framework.name} {row.written()} {framework.of_kind('group size')[0].name}=8"
+    for framework in catalogue().frameworks.values()
+    for row in framework.rows
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_answer_comes_first_and_the_rest_on_request(spec):
+    found = explain(spec)
+    brief, whole = str(found), found.text(whole=True)
+    assert len(brief.splitlines()) <= 40
+    titles = [line for line in brief.splitlines() if line in ("Answer", "The rest of the loss")]
+    assert titles[0] == "Answer"
+    place = [brief.index(words) for words in ("\nAnswer\n", "\nAdvice: ")]
+    assert place == sorted(place)
+    shown, _, left = brief.rpartition("More with --all (in Python, text(whole=True)): ")
+    # Nothing is in the brief text alone, and the end names what it lacks.
+    assert all(part in whole for part in shown.strip().split("\n\n")[:3])
+    assert "the definition" in " ".join(left.split())
+    assert len(whole) > len(shown)

@@ -123,6 +123,10 @@ def add_explain(commands: Any) -> Any:
     )
     text = "learning rate, for the bias of several passes over the same outputs"
     explain.add_argument("--rate", type=float, metavar="ETA", help=text)
+    text = (
+        "print everything: the curve, definitions, notes on the framework and its other names too"
+    )
+    explain.add_argument("--all", action="store_true", help=text)
     explain.add_argument("--plot", metavar="FILE", help="plot w against the pass rate")
     explain.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     return explain

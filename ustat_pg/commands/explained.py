@@ -33,7 +33,12 @@ def run(options: argparse.Namespace) -> None:
         path = Path(options.plot)
         refuse_plot(path)
         save(found.plot(), path)
-    print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
+    if options.json:
+        print(json.dumps(found.to_dict(), allow_nan=False))
+    elif isinstance(found, Explanation | Differences):
+        print(found.text(whole=options.all))
+    else:
+        print(found)
 
 
 def _asked(options: argparse.Namespace) -> Found:

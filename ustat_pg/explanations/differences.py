@@ -11,7 +11,8 @@ import numpy as np
 from ..catalogue import Meaning
 from ..display.shown import Shown
 from ..validation import InputError
-from .explanation import Explanation, passed, wrapped
+from .explanation import Explanation, passed
+from .text import Part, fitted
 
 _RATES = (0.05, 0.5, 0.95)
 """Pass rates at which w is compared."""
@@ -54,14 +55,29 @@ class Differences(Shown):
         return {what: {"A": first, "B": second} for what, (first, second) in self.rows.items()}
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, whole: bool = False) -> str:
+        """The differences for readers.
+
+        Arguments:
+            whole: whether all are included; otherwise there are at most 40 lines.
+        """
         meanings = [each.meaning for each in (self.one, self.other) if each.meaning is not None]
         one, other = (f"{each.framework.title} {each.written}".rstrip() for each in meanings)
-        lines = [f"A is {one}", f"B is {other}", "", "Effects that differ:"]
-        for what, (first, second) in self.rows.items():
-            lines += [f"  {what}", f"    A: {first}", f"    B: {second}"]
+        heading = [f"A is {one}", f"B is {other}"]
         if not self.rows:
-            lines = [f"{one} and {other} have the same effect, as far as the catalogue knows."]
-        return "\n".join(map(wrapped, [*lines, *chain(*map(passed, meanings))]))
+            heading = [f"{one} and {other} have the same effect, as far as the catalogue knows."]
+        effects = [
+            f"  {what}\n    A: {first}\n    B: {second}"
+            for what, (first, second) in self.rows.items()
+        ]
+        parts = [
+            Part("", heading, needed=True),
+            Part("Effects that differ:", effects, "effects that differ", brief=True),
+            Part("", [*chain(*map(passed, meanings))], "names that are not read", brief=True),
+        ]
+        return fitted(parts, whole)
 
 
 def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,12 @@ from ..display import shown
 from ..predictions import even_reuse_bias
 from ..rounding import GIVEN
 from ..validation import InputError, nearest
+from .text import Part, fitted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..testing.tables import Namesake
-
-_WIDTH, _LEAST = 100, 40
-"""The most characters of a printed line, and the fewest on a narrow terminal."""
 
 _NAMED = 12
 """The most ignored names that are printed; JSON has all of them."""
@@ -79,30 +76,55 @@ class Explanation(shown.Shown):
     rate: float | None = None
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, whole: bool = False) -> str:
+        """The explanation for readers, with the answer and the advice first.
+
+        Arguments:
+            whole: whether all is included; otherwise there are at most 40 lines, and the last
+                sentence names what was left out.
+        """
+        return fitted(self._parts(), whole)
+
+    def _parts(self) -> list[Part]:
+        """The parts of the text in their order."""
         family, meaning = self.family, self.meaning
         known = self.weight is not None
-        drawn = curve(self.weight, self.pass_rates) if self.weight else []
-        silent = f"{self.frac_reward_zero_std:.1%} of groups of {self.group_size}"
         unchanged = {} if meaning is None else meaning.unchanged()
         still = [f"  {', '.join(names)}: {reason}." for reason, names in unchanged.items()]
-        elsewhere = [f"  {line}" for line in self.called]
-        assumptions = [
-            "(Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
-            "small gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used.)"
+        silent = f"{self.frac_reward_zero_std:.1%} of groups of {self.group_size}"
+        answer = (
+            [f"  {_bias(self)}", *_noise(self)]
+            if known
+            else [f"  {words}" for words in (family.what, family.climbs, family.noise)]
+        )
+        assumptions = (
+            "  Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
+            "small gradient; errors are in units of E‖s‖². A problem has its own scores: --problem."
+        )
+        answer += [
+            f"  {silent} have equal rewards here.",
+            *[assumptions] * (self.assumed and known),
         ]
-        parts = [
-            _heading(self),
-            ["What it climbs", f"  {family.climbs}", *drawn],
-            ["Bias", f"  {_bias(self)}"] if known else [],
-            ["Noise", f"  {family.noise}", *(_noise(self) if known else ())],
-            ["Silent groups", f"  {silent} have equal rewards here. {family.silent}"],
-            [] if meaning is None else ["The rest of the loss", *_rest(self, meaning)],
-            ["What changes nothing", f"  {family.nothing}", *still],
-            ["The same elsewhere", *elsewhere] if elsewhere else [],
-            [f"Advice: {family.advice}"],
-            assumptions if self.assumed and known else [],
+        climbs = [
+            f"  {family.climbs}",
+            *(curve(self.weight, self.pass_rates) if self.weight else ()),
         ]
-        return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
+        definition, notes = _definition(self)
+        rest = [] if meaning is None else _rest(self, meaning)
+        return [
+            Part("", _heading(self), needed=True),
+            Part("Answer", answer, needed=True),
+            Part("", [f"Advice: {family.advice}"], needed=True),
+            Part("The rest of the loss", rest, "the rest of the loss", brief=True),
+            Part("What it climbs", climbs, "what it climbs", brief=True, divisible=False),
+            Part("Definition", definition, "the definition"),
+            Part("Noise and silent groups", _reasons(self), "why this noise"),
+            Part("What changes nothing", [f"  {family.nothing}", *still], "what changes nothing"),
+            Part("Notes on the framework", notes, "notes on the framework"),
+            Part("The same elsewhere", [f"  {line}" for line in self.called], "its other names"),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as a dict for JSON."""
@@ -166,36 +188,42 @@ class Explanation(shown.Shown):
 
 def _heading(explanation: Explanation) -> list[str]:
     family, meaning = explanation.family, explanation.meaning
-    lines = []
-    if meaning is not None:
-        title = f"{meaning.framework.title} {meaning.written}".rstrip()
-        lines += [f"{title}, G = {explanation.group_size}: {meaning.row.name}", *passed(meaning)]
-    lines += [f"{explanation.estimator}: {family.title}"]
-    if explanation.function:
-        lines += [f"  {_found(explanation)}"]
-    lines += [f"  {family.formula}", f"  {family.what}"]
-    if meaning is None and not explanation.function and family.elsewhere:
-        lines += [f"  {family.elsewhere}"]
-    if meaning is not None:
-        row = meaning.row
-        if explanation.group_size == 1:
-            (grouping,) = meaning.framework.of_kind("group size")
-            default = f" {grouping.name} is 1 by default." if grouping.default == "1" else ""
-            lines += [
-                "  G = 1: there are no other outputs to compare an output with. Is that intended?"
-                f"{default} Write {short_name(grouping.name)}=G."
-            ]
-        if row.factor != "1":
-            lines += [f"  Here it is multiplied by {row.factor} = {meaning.factor:.4g}."]
-        if row.epsilon:
-            lines += [f"  {row.epsilon:g} is added to the divisor; the numbers here ignore it."]
-        if row.one_output:
-            lines += [f"  The advantage in a group of one output is {row.one_output}."]
-        framework = meaning.framework
-        source = f"{framework.repository}@{framework.commit} {row.source}"
-        lines += [f"  Source: {source}, {framework.checked(row)}."]
-        lines += [f"  {note}" for note in framework.notes]
+    if meaning is None:
+        lines = [f"{explanation.estimator}: {family.title}"]
+        return lines + ([f"  {_found(explanation)}"] if explanation.function else [])
+    title = f"{meaning.framework.title} {meaning.written}".rstrip()
+    lines = [
+        f"{title}, G = {explanation.group_size}: {meaning.row.name}",
+        f"  This is {explanation.estimator}: {family.title}.",
+    ]
+    if meaning.row.factor != "1":
+        lines += [f"  Here it is multiplied by {meaning.row.factor} = {meaning.factor:.4g}."]
+    lines += passed(meaning)
+    if explanation.group_size == 1:
+        (grouping,) = meaning.framework.of_kind("group size")
+        default = f" {grouping.name} is 1 by default." if grouping.default == "1" else ""
+        lines += [
+            "  G = 1: there are no other outputs to compare an output with. Is that intended?"
+            f"{default} Write {short_name(grouping.name)}=G."
+        ]
     return lines
+
+
+def _definition(explanation: Explanation) -> tuple[list[str], list[str]]:
+    """Lines on the formula, and on the code of the framework."""
+    family, meaning = explanation.family, explanation.meaning
+    lines, notes = [f"  {family.formula}", f"  {family.what}"], list[str]()
+    if meaning is None:
+        elsewhere = [] if explanation.function else [family.elsewhere]
+        return [*lines, *(f"  {words}" for words in elsewhere if words)], notes
+    row, framework = meaning.row, meaning.framework
+    if row.epsilon:
+        lines += [f"  {row.epsilon:g} is added to the divisor; the numbers here ignore it."]
+    if row.one_output:
+        lines += [f"  The advantage in a group of one output is {row.one_output}."]
+    source = f"{framework.repository}@{framework.commit} {row.source}"
+    notes += [f"  {note}" for note in framework.notes]
+    return lines, [f"  Source: {source}, {framework.checked(row)}.", *notes]
 
 
 def _found(explanation: Explanation) -> str:
@@ -227,7 +255,7 @@ def _bias(explanation: Explanation) -> str:
         f" With graded rewards {explanation.family.graded}" if explanation.family.graded else ""
     )
     if explanation.unbiased:
-        where = "None with rewards 0 and 1" if explanation.family.graded else "None"
+        where = "Unbiased with rewards 0 and 1" if explanation.family.graded else "Unbiased"
         return f"{where}: the mean estimate is the gradient, whatever the pass rate.{graded}"
     assert explanation.mean_factor is not None
     pairs = list(zip(explanation.pass_rates, explanation.mean_factor, strict=True))
@@ -252,21 +280,30 @@ def _some(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _noise(explanation: Explanation) -> list[str]:
-    unit = " E‖s‖²/‖∇J‖²" if explanation.assumed else ""
-    lines = [f"  MSE {explanation.mse:.4g}, one prompt drawn at random"]
-    if explanation.noise_to_signal is not None:
-        lines += [f"  noise over signal {explanation.noise_to_signal:.4g}{unit}"]
-    for value, other in (
-        (explanation.noise_to_rloo, "RLOO"),
-        (explanation.noise_to_oracle, "the oracle"),
-    ):
-        if value is not None:
-            lines += [f"  {_times(value)}that of {other} at G = {explanation.group_size}"]
-    if explanation.best_noise_to_rloo is not None:
+    """A sentence on the noise relative to RLOO and the oracle, and one on its size."""
+    ratios = (
+        (explanation.noise_to_rloo, "that of RLOO"),
+        (explanation.noise_to_oracle, "that of the oracle"),
+    )
+    found = [f"{_times(value)}{other}" for value, other in ratios if value is not None]
+    lines = []
+    if found:
+        best = ""
+        if (least := explanation.best_noise_to_rloo) is not None:
+            best = f"; the best unbiased table here has {_times(least)}RLOO's"
         lines += [
-            f"  the best unbiased table here has {_times(explanation.best_noise_to_rloo)}RLOO's"
+            f"  Noise over signal is {' and '.join(found)} at G = {explanation.group_size}{best}."
         ]
-    return lines
+    size = ""
+    if explanation.noise_to_signal is not None:
+        unit = " E‖s‖²/‖∇J‖²" if explanation.assumed else ""
+        size = f", noise over signal {explanation.noise_to_signal:.4g}{unit}"
+    return [*lines, f"  MSE {explanation.mse:.4g}, one prompt drawn at random{size}."]
+
+
+def _reasons(explanation: Explanation) -> list[str]:
+    family = explanation.family
+    return [f"  {words}" for words in (family.noise, family.silent) if words]
 
 
 def _times(ratio: float) -> str:
@@ -294,12 +331,9 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         cut = not known or explanation.estimator.startswith("count-table")
         words = _CLIPPED[known] if cut else "none is larger here"
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
-    lines += [
-        f"  {line}"
-        for line in (*meaning.step(), *meaning.reused(), *_again(explanation), *meaning.beside())
-    ]
     lines += [f"  KL, {term}." for term in meaning.penalties()]
-    return lines + [f"  {line}" for line in over_turns(meaning)]
+    steps = (*over_turns(meaning), *meaning.step(), *meaning.reused(), *_again(explanation))
+    return lines + [f"  {line}" for line in (*steps, *meaning.beside())]
 
 
 def _again(explanation: Explanation) -> list[str]:
@@ -372,14 +406,3 @@ def plot_weight(
     axes.set(xlabel="pass rate p", ylabel="weight w(p)", xlim=(0, 1), ylim=(min(0, *w), None))
     axes.legend(frameon=False)
     return axes
-
-
-def wrapped(line: str) -> str:
-    """The line, wrapped to the width of the terminal, or of a page."""
-    width = max(min(_WIDTH, shown.width() or _WIDTH), _LEAST)
-    if len(line) <= width:
-        return line
-    indent = line[: len(line) - len(line.lstrip())]
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return wrapper.fill(line)

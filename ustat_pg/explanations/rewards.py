@@ -34,7 +34,7 @@ from ..files.reading import read_json
 from ..rounding import DERIVED
 from ..validation import Array, InputError, argument, integer, number
 from .effects import group_size_of
-from .explanation import wrapped
+from .text import wrapped
 
 _MOST_REWARDS = 8
 """The most rewards of an output, which have 256 cells."""

@@ -14,7 +14,8 @@ from ..predictions.adaptive import unbiased_plan
 from ..sampling.plans import SCHEMES, Plan, Scheme
 from ..validation import one_of
 from .effects import GRID, PASS_RATES, moments_of_pass_rates
-from .explanation import curve, plot_weight, wrapped
+from .explanation import curve, plot_weight
+from .text import wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
