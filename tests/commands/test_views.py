@@ -13,6 +13,7 @@ from ustat_pg.explanations import Differences, explain_scheme
 from ustat_pg.llm.advice.commands import errors_of_pool
 from ustat_pg.llm.rollouts.rewards import summarise_rewards
 from ustat_pg.predictions import count_table, limit_law, mse_constants, plan_mse
+from ustat_pg.validation import typed
 
 POOL, LOG = "tests/data/pools/scored.npz", "tests/data/pools/rollouts.jsonl"
 PROBLEM = load_problem("ustat:uneven")
@@ -35,7 +36,8 @@ COMMANDS = {
 def test_a_command_prints_its_record(capsys, command):
     result = COMMANDS[command]()
     assert main(command.split()) == 0
-    assert capsys.readouterr().out == f"{result}\n"
+    with typed():
+        assert capsys.readouterr().out == f"{result}\n"
     assert main([*command.split(), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(
         json.dumps(result.to_dict(), allow_nan=False)

@@ -21,6 +21,7 @@ from ustat_pg.problems import (
 )
 from ustat_pg.registry import ALIASES
 from ustat_pg.sampling.plans import SCHEMES, Plan
+from ustat_pg.validation import typed
 
 KEYS = {
     *("estimator", "unbiased", "weight", "scale", "frac_reward_zero_std"),
@@ -197,12 +198,13 @@ def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
 @pytest.mark.parametrize("name", ["std", "grpo", "rloo", "pass-at-k:2", "bayes:1,1"])
 def test_an_estimators_name_alone_is_an_estimator(capsys, name):
     known = explain(name, group_size=4)
-    assert out_of(capsys, "explain", name, "--group-size", "4") == f"{known}\n"
+    with typed():
+        assert out_of(capsys, "explain", name, "--group-size", "4") == f"{known}\n"
     assert explain([name], group_size=4).estimator == known.estimator
 
 
 def test_grpo_means_two_things(capsys):
-    text = " ".join(explain("grpo", group_size=8).text(whole=True).split())
+    text = " ".join(explain("grpo", group_size=8).text(all=True).split())
     assert "leave-one-out mean" in text
     assert "also divide by the group's standard deviation: here that is std-ddof1" in text
     # What a trainer's own options mean needs no such word.

@@ -98,13 +98,13 @@ def test_moments_of_pass_rates():
         ("verl adv_estimator=grpo_passk n=4", "Here it is multiplied by 1/sqrt(G) = 0.5."),
         ("verl adv_estimator=grpo_passk norm_adv_by_std_in_grpo=false n=4", "1/G = 0.25."),
         ("trl", "0.0001 is added to the divisor"),
-        ("verl adv_estimator=grpo n=4", "1e-06 is added to the divisor"),
+        ("verl adv_estimator=grpo n=4", "1e-6 is added to the divisor"),
         ("trl scale_rewards=batch", "0.0001 is added to the divisor"),
         ("verl adv_estimator=grpo", "G = 1: there are no other outputs to compare an output with."),
     ],
 )
 def test_a_rows_numbers_are_said(spec, said):
-    assert said in " ".join(explain(spec).text(whole=True).split())
+    assert said in " ".join(explain(spec).text(all=True).split())
 
 
 def test_what_was_passed_over_is_named_where_there_is_something():
@@ -280,13 +280,13 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS)
 def test_the_answer_comes_first_and_the_rest_on_request(spec):
     found = explain(spec)
-    brief, whole = str(found), found.text(whole=True)
+    brief, whole = str(found), found.text(all=True)
     assert len(brief.splitlines()) <= 40
     titles = [line for line in brief.splitlines() if line in ("Answer", "The rest of the loss")]
     assert titles[0] == "Answer"
     place = [brief.index(words) for words in ("\nAnswer\n", "\nAdvice: ")]
     assert place == sorted(place)
-    shown, _, left = brief.rpartition("More with --all (in Python, text(whole=True)): ")
+    shown, _, left = brief.rpartition("More with all=True: ")
     # Nothing is in the brief text alone, and the end names what it lacks.
     assert all(part in whole for part in shown.strip().split("\n\n")[:3])
     assert "the definition" in " ".join(left.split())

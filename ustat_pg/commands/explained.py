@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(found.to_dict(), allow_nan=False))
     elif isinstance(found, Explanation | Differences):
-        print(found.text(whole=options.all))
+        print(found.text(all=options.all))
     else:
         print(found)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from importlib.resources import files
 
+from ..display.numbers import readable
 from ..predictions import MseConstants, optimal_group_size
 from ..problems import NamedProblem, example_problem, named_problem, named_problems
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
         star = "-" if facts["g_star"] is None else f"{facts['g_star']:.3g}"
         sizes = (facts["prompts"], facts["arms"], facts["parameters"])
         rows.append(
-            [one.cited, *sizes, f"{round(one.objective, 12):.3g}", star, one.licence, one.title]
+            [one.cited, *sizes, readable(round(one.objective, 12)), star, one.licence, one.title]
         )
     header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "description"]
     align = ("left",) + ("right",) * 5 + ("left",) * 2

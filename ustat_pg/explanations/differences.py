@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from ..catalogue import Meaning
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..validation import InputError
 from .explanation import Explanation, passed
@@ -57,11 +58,11 @@ class Differences(Shown):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, *, whole: bool = False) -> str:
+    def text(self, *, all: bool = False) -> str:
         """The differences for readers.
 
         Arguments:
-            whole: whether all are included; otherwise there are at most 40 lines.
+            all: whether nothing is left out; otherwise there are at most 40 lines.
         """
         meanings = [each.meaning for each in (self.one, self.other) if each.meaning is not None]
         one, other = (f"{each.framework.title} {each.written}".rstrip() for each in meanings)
@@ -77,7 +78,7 @@ class Differences(Shown):
             Part("Effects that differ:", effects, "effects that differ", brief=True),
             Part("", [*chain(*map(passed, meanings))], "names that are not read", brief=True),
         ]
-        return fitted(parts, whole)
+        return fitted(parts, all)
 
 
 def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
@@ -89,23 +90,26 @@ def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "climbs", family.climbs
     if explanation.weight is not None:
         known = explanation.weight["pass_rate"], explanation.weight["w"]
-        weights = ", ".join(f"{np.interp(p, *known):.3g} at p = {p:g}" for p in _RATES)
+        weights = ", ".join(f"{readable(np.interp(p, *known))} at p = {p:g}" for p in _RATES)
         yield "w(p)", weights
-        yield "noise over signal", f"{explanation.noise_to_rloo or np.nan:.4g} times RLOO's"
+        yield (
+            "noise over signal",
+            f"{readable(explanation.noise_to_rloo or np.nan, 4)} times RLOO's",
+        )
     yield "silent groups", f"{explanation.frac_reward_zero_std:.1%} here; {family.silent}"
     yield from _rest(meaning)
 
 
 def _rest(meaning: Meaning) -> Iterator[tuple[str, str]]:
     aggregation, scale = meaning.aggregation, meaning.scale
-    yield "loss", aggregation.title + ("" if scale is None else f", times {scale:.4g}")
+    yield "loss", aggregation.title + ("" if scale is None else f", times {readable(scale, 4)}")
     if meaning.clip:
         yield "advantages", f"clipped at ±{meaning.clip:g}"
     if meaning.cap:
         yield "ratio", "capped at {1:g}, by {0}".format(*meaning.cap)
     if (outputs := meaning.outputs) is not None:
         yield "outputs of a step", f"{outputs:g}"
-    yield "steps on outputs of one sampling", f"{meaning.steps:.4g}"
+    yield "steps on outputs of one sampling", readable(meaning.steps, 4)
     yield "KL", "; ".join(meaning.penalties()) or "none"
     yield "another loss", ", ".join(meaning.another_loss()) or "none"
     yield "the sampler's ratio", ", ".join(meaning.sampled()) or "none"

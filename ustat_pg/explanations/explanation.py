@@ -13,6 +13,7 @@ from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
 from ..catalogue.turns import over_turns
 from ..display import shown
+from ..display.numbers import readable
 from ..predictions import even_reuse_bias
 from ..rounding import GIVEN
 from ..validation import InputError, nearest
@@ -78,14 +79,14 @@ class Explanation(shown.Shown):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, *, whole: bool = False) -> str:
+    def text(self, *, all: bool = False) -> str:
         """The explanation for readers, with the answer and the advice first.
 
         Arguments:
-            whole: whether all is included; otherwise there are at most 40 lines, and the last
+            all: whether nothing is left out; otherwise there are at most 40 lines, and the last
                 sentence names what was left out.
         """
-        return fitted(self._parts(), whole)
+        return fitted(self._parts(), all)
 
     def _parts(self) -> list[Part]:
         """The parts of the text in their order."""
@@ -101,7 +102,7 @@ class Explanation(shown.Shown):
         )
         assumptions = (
             "  Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
-            "small gradient; errors are in units of E‖s‖². A problem has its own scores: --problem."
+            "small gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used."
         )
         answer += [
             f"  {silent} have equal rewards here.",
@@ -197,7 +198,9 @@ def _heading(explanation: Explanation) -> list[str]:
         f"  This is {explanation.estimator}: {family.title}.",
     ]
     if meaning.row.factor != "1":
-        lines += [f"  Here it is multiplied by {meaning.row.factor} = {meaning.factor:.4g}."]
+        lines += [
+            f"  Here it is multiplied by {meaning.row.factor} = {readable(meaning.factor, 4)}."
+        ]
     lines += passed(meaning)
     if explanation.group_size == 1:
         (grouping,) = meaning.framework.of_kind("group size")
@@ -218,7 +221,7 @@ def _definition(explanation: Explanation) -> tuple[list[str], list[str]]:
         return [*lines, *(f"  {words}" for words in elsewhere if words)], notes
     row, framework = meaning.row, meaning.framework
     if row.epsilon:
-        lines += [f"  {row.epsilon:g} is added to the divisor; the numbers here ignore it."]
+        lines += [f"  {readable(row.epsilon)} is added to the divisor; the numbers here ignore it."]
     if row.one_output:
         lines += [f"  The advantage in a group of one output is {row.one_output}."]
     source = f"{framework.repository}@{framework.commit} {row.source}"
@@ -259,7 +262,7 @@ def _bias(explanation: Explanation) -> str:
         return f"{where}: the mean estimate is the gradient, whatever the pass rate.{graded}"
     assert explanation.mean_factor is not None
     pairs = list(zip(explanation.pass_rates, explanation.mean_factor, strict=True))
-    shown = ", ".join(f"{w:.4g} at p = {p:.4g}" for p, w in _some(pairs))
+    shown = ", ".join(f"{readable(w, 4)} at p = {readable(p, 4)}" for p, w in _some(pairs))
     same = bool(np.ptp(explanation.weight["w"]) < GIVEN) if explanation.weight else False
     what = "prompts are reweighted by their pass rate"
     if same:
@@ -297,8 +300,11 @@ def _noise(explanation: Explanation) -> list[str]:
     size = ""
     if explanation.noise_to_signal is not None:
         unit = " E‖s‖²/‖∇J‖²" if explanation.assumed else ""
-        size = f", noise over signal {explanation.noise_to_signal:.4g}{unit}"
-    return [*lines, f"  MSE {explanation.mse:.4g}, one prompt drawn at random{size}."]
+        size = f", noise over signal {readable(explanation.noise_to_signal, 4)}{unit}"
+    return [
+        *lines,
+        f"  MSE {readable(explanation.mse or 0.0, 4)}, one prompt drawn at random{size}.",
+    ]
 
 
 def _reasons(explanation: Explanation) -> list[str]:
@@ -308,7 +314,7 @@ def _reasons(explanation: Explanation) -> list[str]:
 
 def _times(ratio: float) -> str:
     """A ratio and "times", or an empty text if the ratio prints as 1."""
-    shown = f"{ratio:.4g}"
+    shown = readable(ratio, 4)
     return "" if shown == "1" else f"{shown} times "
 
 
@@ -320,7 +326,11 @@ _CLIPPED = {
 
 def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
     aggregation, known = meaning.aggregation, explanation.weight is not None
-    scale = "" if explanation.scale is None else f" Here it multiplies by {explanation.scale:.4g}."
+    scale = (
+        ""
+        if explanation.scale is None
+        else f" Here it multiplies by {readable(explanation.scale, 4)}."
+    )
     lines = [f"  {aggregation.title}. {aggregation.says}{scale}"]
     if meaning.cap:
         lines += [
@@ -343,7 +353,7 @@ def _again(explanation: Explanation) -> list[str]:
         return []
     passes, outputs = meaning.passes, meaning.outputs or explanation.group_size
     ends = sorted({int(np.argmin(rates)), int(np.argmax(rates))})
-    known = ", ".join(f"{shares[x]:+.3g} η E‖s‖² at p = {rates[x]:.4g}" for x in ends)
+    known = ", ".join(f"{shares[x]:+.3g} η E‖s‖² at p = {readable(rates[x], 4)}" for x in ends)
     step = f"K = {outputs:g} outputs a step" + " (one group, the least)" * (not meaning.outputs)
     lines = [
         f"To first order in the learning rate η, {passes:g} passes are one step of rate {passes:g} η: they "
@@ -356,10 +366,10 @@ def _again(explanation: Explanation) -> list[str]:
     if (largest := max(map(abs, shares))) > GIVEN / outputs:
         unit, eta = ("η E‖s‖²", 1.0) if explanation.rate is None else ("E‖s‖²", explanation.rate)
         percent, noise = 0.01 / (largest * eta), 1 / (largest * eta * math.sqrt(outputs))
-        at = "" if explanation.rate is None else f"At η = {eta:g} it "
+        at = "" if explanation.rate is None else f"At η = {readable(eta)} it "
         lines += [
-            f"{at or 'It '}is below 1% of the gradient while {unit} < {percent:.3g}, and shorter than the "
-            f"noise of a step while {unit} < {noise:.3g}."
+            f"{at or 'It '}is below 1% of the gradient while {unit} < {readable(percent)}, and shorter than "
+            f"the noise of a step while {unit} < {readable(noise)}."
         ]
     return [
         *lines,

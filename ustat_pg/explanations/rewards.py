@@ -28,6 +28,7 @@ import numpy as np
 from scipy.stats import multinomial
 
 from ..catalogue import Meaning, named, resolve
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..estimators import advantages
 from ..files.reading import read_json
@@ -103,9 +104,10 @@ class RewardGradients(Shown):
 
     def _table(self, multiples: Mapping[str, Mapping[str, float]]) -> list[str]:
         columns = [*multiples.values()]
-        rows = {label: [f"{each[label]:.4g}" for each in columns] for label in columns[0]}
+        rows = {label: [readable(each[label], 4) for each in columns] for label in columns[0]}
         return [
-            self._row(f"P({label})", f"{self.rates[label]:.4g}", row) for label, row in rows.items()
+            self._row(f"P({label})", readable(self.rates[label], 4), row)
+            for label, row in rows.items()
         ]
 
     def _row(self, label: str, rate: str, cells: Sequence[str]) -> str:
@@ -157,7 +159,8 @@ def explain_rewards(
     if cells.min() < -DERIVED:
         only = _name(names, bits[cells.argmin()]) or "none"
         raise InputError(
-            f"these rates contradict each other: the chance of {only} alone would be {cells.min():.4g}"
+            f"these rates contradict each other: the chance of {only} alone would be "
+            f"{readable(cells.min(), 4)}"
         )
     own, factor, title = _own(name, meaning)
     ways = dict(_WAYS)

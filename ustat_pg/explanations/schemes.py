@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..predictions import plan_mse, plan_weight
 from ..predictions.adaptive import unbiased_plan
@@ -55,7 +56,7 @@ class SchemeExplanation(Shown):
             "compare with."
             if self.unbiased_noise_to_rloo is None
             else "  estimators.sequential with this plan has w = 1 everywhere; it needs "
-            f"{self.unbiased_noise_to_rloo:.3g} times RLOO's outputs for the same noise over signal."
+            f"{readable(self.unbiased_noise_to_rloo)} times RLOO's outputs for the same noise over signal."
         )
         lines = [
             f"{self.name}: {plan.text}, advantages {self.scheme.estimator}",
@@ -69,8 +70,8 @@ class SchemeExplanation(Shown):
             *rows,
             "",
             "Noise",
-            f"  {self.noise_to_rloo:.3g} times the outputs of RLOO in groups of the same mean size, for the "
-            "same noise, relative to the estimator's own mean.",
+            f"  {readable(self.noise_to_rloo)} times the outputs of RLOO in groups of the same mean size, "
+            "for the same noise, relative to the estimator's own mean.",
             "",
             "The unbiased form of the same plan",
             rest,

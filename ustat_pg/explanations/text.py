@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..display import shown
+from ..validation import argument
 
 MOST_LINES = 40
 """The most lines of a text that is not whole."""
@@ -76,7 +77,7 @@ def fitted(parts: Iterable[Part], whole: bool) -> str:
             kept.append(short)
         if others := len(part.sentences) - len(short.sentences):
             left.append(f"{others} more on {part.what}" if short.sentences else part.what)
-    more = f"More with --all (in Python, text(whole=True)): {', '.join(left)}."
+    more = f"More with {argument('all')}: {', '.join(left)}."
     return "\n\n".join([*map(str, kept), *[wrapped(more)] * bool(left)])
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
+from ..display.numbers import readable
 from ..display.shown import Shown, rows
 from ..moments.record import HasMoments, Moments, takes_problems
 from ..registry import parse, require_group
@@ -98,7 +99,7 @@ class PlanPrediction(Shown):
     silent: float | None = None
 
     def __str__(self) -> str:
-        factors = " ".join(f"{factor:.4g}" for factor in self.mean_factor)
+        factors = " ".join(readable(factor, 4) for factor in self.mean_factor)
         return f"{rows(vars(self), ROWS)}\n{'mean estimate over gradient, by prompt':42} {factors}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..moments.record import Moments, takes_problems
 from ..validation import InputError, integer
@@ -57,10 +58,14 @@ class AdaptiveAdvice(Shown):
             )
         ends = "" if self.plan_interval is None else f" (95%: {1 - high:.0%} to {1 - low:.0%})"
         if high > 1:
-            known = f"{low:.2g} to {high:.2g}" if isfinite(high) else f"{low:.2g} and more"
+            known = (
+                f"{readable(low, 2)} to {readable(high, 2)}"
+                if isfinite(high)
+                else f"{readable(low, 2)} and more"
+            )
             return (
                 f"It is not known whether two stages save outputs compared with a fixed group of "
-                f"{self.group_size}: the best plan, '{self.plan}', needs {self.plan_ratio:.2g} "
+                f"{self.group_size}: the best plan, '{self.plan}', needs {readable(self.plan_ratio, 2)} "
                 f"times its outputs (95%: {known})."
             )
         return (
@@ -71,7 +76,11 @@ class AdaptiveAdvice(Shown):
     def __str__(self) -> str:
         rows = [
             ("fixed group", str(self.group_size), "1.000"),
-            ("two stages", f"{self.plan} ({self.plan_size:.3g} outputs)", f"{self.plan_ratio:.3f}"),
+            (
+                "two stages",
+                f"{self.plan} ({readable(self.plan_size)} outputs)",
+                f"{self.plan_ratio:.3f}",
+            ),
             ("known pass rates", "sizes by prompt", f"{self.bound_ratio:.3f}"),
         ]
         lines = [f"{name:18}{what:32}{ratio:>8}" for name, what, ratio in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..display.numbers import readable
 from ..display.shown import Shown, axes_or_new
 
 if TYPE_CHECKING:
@@ -100,15 +101,15 @@ class GroupSizeAdvice(Shown):
 
     def _sentence(self) -> str:
         best, star, (low, high) = self.group_size, self.g_star_exact, self.g_interval
-        if self.far:
+        if self.far and star is not None:
             other = (
                 "another budget"
                 if self.better_budget is None
                 else "a budget of {} with G = {}".format(*self.better_budget)
             )
             return (
-                f"No group size that fits this budget is near the best real one, {star:.4g}: take "
-                f"{other}, or G = {best}, with {self.ratio_to_real:.3g} times the least error."
+                f"No group size that fits this budget is near the best real one, {readable(star, 4)}: take "
+                f"{other}, or G = {best}, with {readable(self.ratio_to_real)} times the least error."
             )
         if low == high:
             return f"Use G = {best}: no other group size is within 5% of its error."
@@ -131,10 +132,10 @@ class GroupSizeAdvice(Shown):
             [
                 row.group_size,
                 row.batch_size,
-                f"{row.mse:.4g}",
+                readable(row.mse, 4),
                 f"{self.over_the_best(row):.3f}"
                 if self.over_the_best(row) < 1e4
-                else f"{self.over_the_best(row):.2g}",
+                else readable(self.over_the_best(row), 2),
                 "-" if row.frac_reward_zero_std is None else f"{row.frac_reward_zero_std:.1%}",
                 self.remark(row),
             ]
@@ -150,7 +151,9 @@ class GroupSizeAdvice(Shown):
             ("best real G", self.g_star_exact),
             ("the paper's √(c3/c1), reconstructed", self.g_star_paper),
         ):
-            best = "does not exist: more prompts gain nothing" if star is None else f"{star:.4g}"
+            best = (
+                "does not exist: more prompts gain nothing" if star is None else readable(star, 4)
+            )
             lines.append(f"{text:36} {best}")
         if self.with_errors is not None:
             text = f"if {ERRS:.0%} of wrong answers are accepted"

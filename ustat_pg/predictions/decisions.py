@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..inference import Interval, student
 from ..inference.estimate import Estimate
@@ -61,7 +62,7 @@ class Decision(Shown):
         least, most = self.not_ruled_out
         text = f"G = {self.group_size}"
         text += "" if self.known else " until more is known"
-        worst = f"{self.worst:.3g}"
+        worst = readable(self.worst)
         text += (
             ": no other feasible group size has a smaller error, "
             if worst == "1"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from ..display.numbers import readable
 from ..display.shown import Shown, plain
 from ..moments.record import Moments, takes_problems
 from ..validation import Array, integer
@@ -53,7 +54,11 @@ class DrawingAdvice(Shown):
         ends = "" if self.interval is None else f" (95%: {_saved(high)} to {_saved(low)})"
         head = f"Drawing prompts by {self.basis}{size}, weighted by ρ/q: "
         if not isfinite(self.ratio) or not (high <= 1 or low >= 1 - NEAR):
-            known = f"{low:.2g} to {high:.2g}" if isfinite(high) else f"{low:.2g} and more"
+            known = (
+                f"{readable(low, 2)} to {readable(high, 2)}"
+                if isfinite(high)
+                else f"{readable(low, 2)} and more"
+            )
             return f"{head}it is not known whether this saves outputs (it needs {known} times as many)."
         if low >= 1 - NEAR:
             return (
@@ -62,7 +67,7 @@ class DrawingAdvice(Shown):
         most = self.weights.max()
         return (
             f"{head}it saves {_saved(self.ratio)} of the outputs for the same noise{ends}. Weights are at "
-            f"most {most:.3g}; without them another objective is climbed."
+            f"most {readable(most)}; without them another objective is climbed."
         )
 
     def to_dict(self) -> dict[str, Any]:

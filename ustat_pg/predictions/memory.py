@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..validation import Array, InputError, finite_array, integer, number
@@ -178,18 +179,18 @@ class MemoryAdvice(Shown):
     ratio_at_one_interval: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        size = f"{self.g_star_exact:.3g}" if math.isfinite(self.g_star_exact) else "unbounded"
+        size = readable(self.g_star_exact) if math.isfinite(self.g_star_exact) else "unbounded"
         size += _ends(self.g_star_interval)
         lines = [
             f"With {self.memory} earlier rewards per prompt in the baseline the best real G is {size}, and "
-            f"G = {self.group_size} has {self.ratio:.3g}{_ends(self.ratio_interval)} times the least error "
-            "without a memory.",
+            f"G = {self.group_size} has {readable(self.ratio)}{_ends(self.ratio_interval)} times the least "
+            "error without a memory.",
             self.answer,
         ]
         if self.tolerated_drift is not None:
             lines.append(
                 f"The gain lasts while the mean of the earlier rewards is off by less than "
-                f"{self.tolerated_drift:.2g} (root mean square over prompts), as the policy changes."
+                f"{readable(self.tolerated_drift, 2)} (root mean square over prompts), as the policy changes."
             )
         return "\n".join(lines)
 
@@ -197,7 +198,7 @@ class MemoryAdvice(Shown):
     def answer(self) -> str:
         """The answer to the question whether groups of one suffice with this memory."""
         times = (
-            f"its error is {self.ratio_at_one:.3g}{_ends(self.ratio_at_one_interval)} times the least "
+            f"its error is {readable(self.ratio_at_one)}{_ends(self.ratio_at_one_interval)} times the least "
             "without a memory."
         )
         if self.group_size == 1:
@@ -211,7 +212,7 @@ class MemoryAdvice(Shown):
 
 
 def _ends(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f" (95%: {interval[0]:.3g} to {interval[1]:.3g})"
+    return "" if interval is None else f" (95%: {readable(interval[0])} to {readable(interval[1])})"
 
 
 def memory_group_size(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..display.numbers import readable
 from ..display.shown import Shown, rows
 from ..moments.record import ReuseMoments
 from ..rounding import DERIVED
@@ -65,7 +66,7 @@ class ReuseBias(Shown):
 
     def __str__(self) -> str:
         if self.relative_bias is None:
-            return f"∇J = 0; length of the bias {np.linalg.norm(self.bias):.6g}"
+            return f"∇J = 0; length of the bias {readable(float(np.linalg.norm(self.bias)), 6)}"
         return rows(vars(self), _ROWS)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from ..display.numbers import readable
 from ..moments.episodes import Episodes, HasEpisodes, episodes_of
 from ..rounding import SQUARE
 from ..validation import Array, integer, number, one_of, record
@@ -82,7 +83,7 @@ class TurnMean:
     climbs: str
 
     def __str__(self) -> str:
-        much = "no multiple of ∇J" if self.multiple is None else f"{self.multiple:.4g} ∇J"
+        much = "no multiple of ∇J" if self.multiple is None else f"{readable(self.multiple, 4)} ∇J"
         return f"{self.scheme}, G = {self.group_size}: {much}. It climbs {self.climbs}."
 
 

@@ -23,6 +23,7 @@ from math import isfinite
 
 import numpy as np
 
+from ..display.numbers import readable
 from ..display.shown import Shown
 from ..moments.record import ContextMatrices, Moments, takes_problems
 from ..validation import Array, changed, number
@@ -114,23 +115,26 @@ class VerifierEffect(Shown):
 
     def __str__(self) -> str:
         errs = (
-            f"With {self.false_positive_rate:.3g} of the wrong answers accepted and "
-            f"{1 - self.true_positive_rate:.3g} of the right ones refused"
+            f"With {readable(self.false_positive_rate)} of the wrong answers accepted and "
+            f"{readable(1 - self.true_positive_rate)} of the right ones refused"
         )
         if self.signal <= 0:
             push = "is 0" if self.signal == 0 else "points in the wrong direction"
             return f"{errs} the mean gradient {push}."
-        lines = [f"{errs} the gradient of the expected reward is {self.signal:.4g} times as long."]
+        lines = [
+            f"{errs} the gradient of the expected reward is {readable(self.signal, 4)} times as long."
+        ]
         if self.noise_to_signal is not None and self.without_errors:
             times = self.noise_to_signal / self.without_errors
             lines.append(
                 f"Noise over signal of {self.estimator} at G = {self.group_size} is "
-                f"{self.noise_to_signal:.4g}, {times:.3g} times that of a verifier without errors."
+                f"{readable(self.noise_to_signal, 4)}, {readable(times)} times that of a verifier without "
+                "errors."
             )
         if isfinite(self.best_without_errors):
             lines.append(
-                f"The best group size is {self.best_group_size:.3g}; without errors it is "
-                f"{self.best_without_errors:.3g}."
+                f"The best group size is {readable(self.best_group_size)}; without errors it is "
+                f"{readable(self.best_without_errors)}."
             )
         return "\n".join(lines)
 

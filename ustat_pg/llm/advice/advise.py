@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...catalogue.choice import Choice, choose, in_use
+from ...display.numbers import readable
 from ...display.shown import plain
 from ...predictions import (
     Decision,
@@ -104,7 +105,7 @@ class PoolAdvice(Advice):
     def line(self) -> str:
         """The numbers of the advice in one line."""
         star, (least, most) = self.constants.g_star, self.sizes.g_interval
-        head = f"G* {star.value:.3g}" if math.isfinite(star.value) else "G* unknown"
+        head = f"G* {readable(star.value)}" if math.isfinite(star.value) else "G* unknown"
         loss = f"at most {self.decision.worst - 1:.1%}"
         if not self.decision.known:
             loss += "  if c2/c3 equals its estimate; ends of intervals are not known"
@@ -175,12 +176,12 @@ class PoolAdvice(Advice):
         if "c1" in estimates.clipped:
             lines.append(
                 "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0 in the "
-                f"table. This pool only shows that G* is at least {low:.3g}.\n"
+                f"table. This pool only shows that G* is at least {readable(low)}.\n"
             )
         lines.append(str(replace(self.sizes, advised=self._advised())))
         if math.isfinite(crit := estimates.k_crit.value):
             lines.append(
-                f"Critical budget, where the least error is ‖g‖²: {crit:.3g} outputs per step "
+                f"Critical budget, where the least error is ‖g‖²: {readable(crit)} outputs per step "
                 f"(95%: {ends(*estimates.k_crit.interval)})."
             )
         if self.metrics is not None:

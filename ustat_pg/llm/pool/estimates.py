@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from ...catalogue.choice import Direction, Ratio
+from ...display.numbers import readable
 from ...display.shown import Shown, plain
 from ...inference import (
     FEW,
@@ -228,7 +229,7 @@ class Dominant(Shown):
 
     def __str__(self) -> str:
         star = self.others.g_star
-        value = f"{star.value:.3g}" if math.isfinite(star.value) else "not known"
+        value = readable(star.value) if math.isfinite(star.value) else "not known"
         return (
             f"One prompt, {self.prompt!r}, contributes {self.share:.0%} of E‖g(X)‖², which determines c1 and "
             f"G*. For the others alone G* is {value} (95%: {ends(*star.interval)})."

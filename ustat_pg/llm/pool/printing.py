@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...display.numbers import readable
 from ...files.reading import printable
 from ...inference.constants import Estimates
 from .scored import PLAIN, ScoredPool
@@ -24,16 +26,8 @@ _METRICS = {
 _NO_END = "no upper end (score more prompts)"
 
 
-def plain(value: float, digits: int = 3) -> str:
-    """A number with a few digits, without an exponent if it is readable without one.
-
-    >>> plain(2014.2), plain(0.04531), plain(7.6e-9), plain(0.9999)
-    ('2010', '0.0453', '7.6e-09', '1.00')
-    """
-    shown = float(f"{value:.{digits}g}")
-    if not 1e-4 <= abs(shown) < 1e6:
-        return f"{value:.{digits}g}"
-    return f"{shown:.{max(digits - 1 - math.floor(math.log10(abs(shown))), 0)}f}"
+plain = partial(readable, padded=True)
+"""A number in a column: zeros at the end of a fraction are kept."""
 
 
 def finite(value: Any) -> float | None:
@@ -47,7 +41,7 @@ def ends(low: float, high: float) -> str:
     >>> ends(2.0, 31.25), ends(2.0, math.inf)
     ('2 to 31.2', '2, no upper end (score more prompts)')
     """
-    return f"{low:.3g}" + (f" to {high:.3g}" if high < math.inf else f", {_NO_END}")
+    return readable(low) + (f" to {readable(high)}" if high < math.inf else f", {_NO_END}")
 
 
 def percent(value: float) -> str:
@@ -228,7 +222,7 @@ def interval_lines(found: Estimates) -> str:
 
 def _known(value: float, infinite: str = "not known") -> str:
     """The number, or the reason why there is none."""
-    return f"{value:.4g}" if math.isfinite(value) else infinite if value > 0 else "not known"
+    return readable(value, 4) if math.isfinite(value) else infinite if value > 0 else "not known"
 
 
 def reasons(not_known: Mapping[str, str]) -> list[str]:
