@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
     from ..testing.tables import Namesake
 
+_ASSUMED = (
+    "Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a small "
+    "gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used."
+)
+
 _NAMED = 12
 """The most ignored names that are printed; JSON has all of them."""
 
@@ -91,27 +96,16 @@ class Explanation(shown.Shown):
     def _parts(self) -> list[Part]:
         """The parts of the text in their order."""
         family, meaning = self.family, self.meaning
-        known = self.weight is not None
         unchanged = {} if meaning is None else meaning.unchanged()
         still = [f"  {', '.join(names)}: {reason}." for reason, names in unchanged.items()]
-        silent = f"{self.frac_reward_zero_std:.1%} of groups of {self.group_size}"
-        answer = (
-            [f"  {_bias(self)}", *_noise(self)]
-            if known
-            else [f"  {words}" for words in (family.what, family.climbs, family.noise)]
-        )
-        assumptions = (
-            "  Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
-            "small gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used."
-        )
-        answer += [
-            f"  {silent} have equal rewards here.",
-            *[assumptions] * (self.assumed and known),
-        ]
-        climbs = [
-            f"  {family.climbs}",
-            *(curve(self.weight, self.pass_rates) if self.weight else ()),
-        ]
+        silent = f"  {self.frac_reward_zero_std:.1%} of groups of {self.group_size} have equal rewards here."
+        answer = [f"  {family.what}", f"  It climbs: {family.climbs}", f"  Noise: {family.noise}"]
+        climbs = list[str]()
+        if self.weight is not None:
+            answer = [f"  {_bias(self)}", *_noise(self)]
+            climbs = [f"  {family.climbs}", *curve(self.weight, self.pass_rates)]
+        answer += [silent] * (self.group_size > 1)
+        answer += [f"  {_ASSUMED}"] * (self.assumed and self.weight is not None)
         definition, notes = _definition(self)
         rest = [] if meaning is None else _rest(self, meaning)
         return [
@@ -341,7 +335,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         cut = not known or explanation.estimator.startswith("count-table")
         words = _CLIPPED[known] if cut else "none is larger here"
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
-    lines += [f"  KL, {term}." for term in meaning.penalties()]
+    lines += [f"  KL term: {term}." for term in meaning.penalties()]
     steps = (*over_turns(meaning), *meaning.step(), *meaning.reused(), *_again(explanation))
     return lines + [f"  {line}" for line in (*steps, *meaning.beside())]
 
