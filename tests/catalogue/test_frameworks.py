@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.catalogue import resolve
 
 
@@ -22,3 +23,32 @@ def test_how_a_loss_adds_up_and_its_kl_terms(spec, aggregation, penalties):
     meaning = resolve(spec)
     assert meaning.aggregation.name == aggregation
     assert [(each.form, each.coefficient) for each in meaning.acting_penalties()] == penalties
+
+
+@pytest.mark.parametrize(
+    ("written", "sampler"),
+    [
+        ("rollout_rs=seq_mean_k1", True),
+        ("rollout_rs=token_k1,seq_mean_k3", True),
+        ("rollout_correction.bypass_mode=true", True),
+        ("rollout_is=token", True),
+        ("rollout_rs=null rollout_is=null", False),
+        ("", False),
+    ],
+)
+def test_what_corrects_for_the_sampler_in_verl_is_said(written, sampler):
+    assert bool(resolve(f"verl adv_estimator=grpo rollout.n=8 {written}").sampled()) == sampler
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("python3 -m recipe.prime.main_prime", "PRIME adds the leave-one-out"),
+        ("python3 recipe/prime/main_prime.py", "PRIME adds the leave-one-out"),
+        ("python3 -m verl.trainer.main_generation_server", "it generates or evaluates"),
+        ("python3 -m verl.trainer.main_eval", "it generates or evaluates"),
+        ("python3 -m verl.trainer.main_ppo trainer.val_only=True", "it only evaluates"),
+    ],
+)
+def test_a_program_that_trains_no_groups_is_named(command, why):
+    refuses(why, resolve, f"{command} algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8")
