@@ -17,6 +17,13 @@ from ustat_pg.catalogue import resolve
         ("rllm kl_loss_coef=.1 use_kl_loss=false", "token-mean", []),
         ("rllm kl_loss_coef=.1 use_kl_loss=true kl_loss_type=k1", "token-mean", [("k1", 0.1)]),
         ("rllm use_kl_loss=true", "token-mean", []),
+        ("miles --use-kl-loss --kl-loss-coef 0.00", "sequence-mean", []),
+        ("miles --use-kl-loss", "sequence-mean", []),
+        (
+            "miles --use-kl-loss --kl-loss-coef .1 --kl-loss-type low_var_kl --use-unbiased-kl",
+            "sequence-mean",
+            [("k3×", 0.1)],
+        ),
     ],
 )
 def test_how_a_loss_adds_up_and_its_kl_terms(spec, aggregation, penalties):
@@ -50,5 +57,19 @@ def test_what_corrects_for_the_sampler_in_verl_is_said(written, sampler):
         ("python3 -m verl.trainer.main_ppo trainer.val_only=True", "it only evaluates"),
     ],
 )
-def test_a_program_that_trains_no_groups_is_named(command, why):
+def test_a_program_of_verl_that_trains_no_groups_is_named(command, why):
     refuses(why, resolve, f"{command} algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("slime --debug-rollout-only", "it only generates"),
+        ("miles --debug-rollout-only", "it only generates"),
+        ("slime --loss-type custom_loss", "a loss of the run's own"),
+        ("slime --custom-advantage-function-path a.b", "a function of the run's own"),
+        ("miles --custom-reward-post-process-path a.b", "a function of the run's own"),
+    ],
+)
+def test_an_option_that_leaves_no_row_is_refused(spec, why):
+    refuses(why, resolve, spec)
