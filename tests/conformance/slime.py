@@ -8,11 +8,12 @@ from types import ModuleType, SimpleNamespace
 import torch
 import torch.distributed
 
-from .losses import MICRO_BATCHES
+from .losses import MICRO_BATCHES, typed
 from .record import Refused, foreign, lengths
 
 FUNCTION = "slime.backends.megatron_utils.loss.compute_advantages_and_returns"
 LOSS = "slime.backends.megatron_utils.loss.loss_function"
+TRIED = {"eps_clip_c": "1.5"}
 
 # The process is the only one of all groups.
 torch.distributed.all_reduce = lambda tensor, **_: None
@@ -108,8 +109,10 @@ def loss_arguments(options):
         calculate_per_token_loss=flag["calculate_per_token_loss"],
         eps_clip=float(low),
         eps_clip_high=float(low if high == "none" else high),
-        eps_clip_c=None,
-        use_opsm=False,
+        eps_clip_c=typed(options.get("eps_clip_c", "none")),
+        use_opsm=flag.get("use_opsm", False),
+        opsm_delta=1e-4,
+        use_rollout_logprobs=flag.get("use_rollout_logprobs", False),
         use_tis=flag.get("use_tis", False),
         get_mismatch_metrics=False,
         custom_tis_function_path=None,
@@ -129,25 +132,38 @@ def loss_arguments(options):
 
 def by_function(module, args, rollouts):
     total, tokens = 0.0, 0.0
-    for part in rollouts.micro_batches():
-        made = {"log_probs": part.apart("own"), "entropy": part.apart("entropies")}
+    for made, batch in batches(rollouts):
         module.get_log_probs_and_entropy = lambda *_, made=made, **__: (None, made)
-        batch = {
-            "advantages": [
-                each + 0 * old for each, old in zip(part.advantages, part.apart("old"), strict=True)
-            ],
-            "log_probs": part.apart("old"),
-            "ref_log_probs": part.apart("reference"),
-            "rollout_log_probs": part.apart("sampler"),
-            "loss_masks": part.apart("mask"),
-            "rollout_mask_sums": torch.tensor(part.lengths),
-            "response_lengths": part.lengths,
-            "total_lengths": [1 + each for each in part.lengths],
-            "unconcat_tokens": None,
-        }
         loss, count, _ = module.loss_function(
-            args, batch, MICRO_BATCHES, len(rollouts.own), part.own
+            args, batch, MICRO_BATCHES, len(rollouts.own), rollouts.own
         )
         total, tokens = total + loss, tokens + count
-    # Megatron divides by the number of micro-batches, or by the tokens where the loss hands them on.
+    return divided(args, total, tokens)
+
+
+def batches(rollouts):
+    """What the model answers for each micro-batch, and the micro-batch itself."""
+    for part in rollouts.micro_batches():
+        made = {"log_probs": part.apart("own"), "entropy": part.apart("entropies")}
+        yield (
+            made,
+            {
+                "advantages": [
+                    each + 0 * old
+                    for each, old in zip(part.advantages, part.apart("old"), strict=True)
+                ],
+                "log_probs": part.apart("old"),
+                "ref_log_probs": part.apart("reference"),
+                "rollout_log_probs": part.apart("sampler"),
+                "loss_masks": part.apart("mask"),
+                "rollout_mask_sums": torch.tensor(part.lengths),
+                "response_lengths": part.lengths,
+                "total_lengths": [1 + each for each in part.lengths],
+                "unconcat_tokens": None,
+            },
+        )
+
+
+def divided(args, total, tokens):
+    """As Megatron divides: by the number of micro-batches, or by the tokens where the loss hands them on."""
     return total / (tokens if args.calculate_per_token_loss else MICRO_BATCHES)

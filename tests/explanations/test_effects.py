@@ -223,7 +223,7 @@ def test_a_name_is_a_frameworks_or_an_estimators_before_it_is_a_files(tmp_path, 
 
 def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
     refuses(r"not given: write group_size=G$", explain, "std")
-    refuses(r"write rollout\.n=G or group_size=G$", explain, "rllm")
+    refuses(r"write gconfig\.n_samples=G or group_size=G$", explain, "areal")
     text = commands.refusal_of(capsys, main, "explain", "std")
     assert "not given: write --group-size G" in text
     words = ("explain", "trl num_generations=4", "--against", "std", "--group-size", "4")
@@ -234,7 +234,7 @@ def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
     ("words", "message"),
     [
         ((), "estimator is empty: write its name, or a framework and its options"),
-        (("rllm",), "group size is not given: write rollout.n=G or --group-size G"),
+        (("areal",), "group size is not given: write gconfig.n_samples=G or --group-size G"),
         (("rloo", "--group-size", "1"), "at least 2: group size is 1"),
         (
             ("oracle", "--group-size", "4"),

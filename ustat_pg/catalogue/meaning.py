@@ -254,7 +254,8 @@ class Meaning:
     def sampled(self) -> list[str]:
         """The options that correct for differences between trainer and sampling engine, with their values."""
         options = self.framework.of_kind("sampler")
-        switched = (each for each in options[1:] if each.switch and not self._is_off(each.name))
+        off = (each for each in options[1:] if each.switch or each.default in _OFF)
+        switched = (not self._is_off(each.name) for each in off)
         if not options or (self._is_off(options[0].name) and not any(switched)):
             return []
         return [self._typed(option.name) for option in options]

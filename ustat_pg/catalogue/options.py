@@ -204,7 +204,7 @@ def short_name(name: str) -> str:
 _VAGUE = (
     *("name", "enable", "estimator", "mean_level", "std_level", "mean_leave1out"),
     *("std_unbiased", "batch_size", "init_coef", "type", "path", "enabled"),
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "backend"),
 )
 """Last parts of names that are not clear without the part before them."""
 

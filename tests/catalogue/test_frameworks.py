@@ -1,0 +1,75 @@
+"""What the options of single frameworks do to their losses, as a user writes them."""
+
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg.catalogue import resolve
+
+
+@pytest.mark.parametrize(
+    ("spec", "aggregation", "penalties"),
+    [
+        ("rllm", "token-mean", []),
+        ("rllm actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum", "sequence-sum", []),
+        ("rllm rllm.algorithm.loss_agg_mode=seq-mean-token-mean", "sequence-mean", []),
+        ("rllm rllm/backend=tinker loss_agg_mode=seq-mean-token-mean kl_beta=.1", "token-sum", []),
+        ("rllm rllm.algorithm.kl_beta=.1", "token-mean", [("k3", 0.1)]),
+        ("rllm kl_loss_coef=.1 use_kl_loss=false", "token-mean", []),
+        ("rllm kl_loss_coef=.1 use_kl_loss=true kl_loss_type=k1", "token-mean", [("k1", 0.1)]),
+        ("rllm use_kl_loss=true", "token-mean", []),
+        ("miles --use-kl-loss --kl-loss-coef 0.00", "sequence-mean", []),
+        ("miles --use-kl-loss", "sequence-mean", []),
+        (
+            "miles --use-kl-loss --kl-loss-coef .1 --kl-loss-type low_var_kl --use-unbiased-kl",
+            "sequence-mean",
+            [("k3×", 0.1)],
+        ),
+    ],
+)
+def test_how_a_loss_adds_up_and_its_kl_terms(spec, aggregation, penalties):
+    meaning = resolve(spec)
+    assert meaning.aggregation.name == aggregation
+    assert [(each.form, each.coefficient) for each in meaning.acting_penalties()] == penalties
+
+
+@pytest.mark.parametrize(
+    ("written", "sampler"),
+    [
+        ("rollout_rs=seq_mean_k1", True),
+        ("rollout_rs=token_k1,seq_mean_k3", True),
+        ("rollout_correction.bypass_mode=true", True),
+        ("rollout_is=token", True),
+        ("rollout_rs=null rollout_is=null", False),
+        ("", False),
+    ],
+)
+def test_what_corrects_for_the_sampler_in_verl_is_said(written, sampler):
+    assert bool(resolve(f"verl adv_estimator=grpo rollout.n=8 {written}").sampled()) == sampler
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("python3 -m recipe.prime.main_prime", "PRIME adds the leave-one-out"),
+        ("python3 recipe/prime/main_prime.py", "PRIME adds the leave-one-out"),
+        ("python3 -m verl.trainer.main_generation_server", "it generates or evaluates"),
+        ("python3 -m verl.trainer.main_eval", "it generates or evaluates"),
+        ("python3 -m verl.trainer.main_ppo trainer.val_only=True", "it only evaluates"),
+    ],
+)
+def test_a_program_of_verl_that_trains_no_groups_is_named(command, why):
+    refuses(why, resolve, f"{command} algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("slime --debug-rollout-only", "it only generates"),
+        ("miles --debug-rollout-only", "it only generates"),
+        ("slime --loss-type custom_loss", "a loss of the run's own"),
+        ("slime --custom-advantage-function-path a.b", "a function of the run's own"),
+        ("miles --custom-reward-post-process-path a.b", "a function of the run's own"),
+    ],
+)
+def test_an_option_that_leaves_no_row_is_refused(spec, why):
+    refuses(why, resolve, spec)
