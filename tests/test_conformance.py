@@ -87,7 +87,7 @@ DIVISORS = {
 def own(meaning: Meaning, group: np.ndarray) -> np.ndarray:
     """The row's advantages, its ε in them."""
     row = meaning.row
-    if (row.estimator or "") in ("std", "std-ddof1"):
+    if row.estimator in ("std", "std-ddof1") and row.epsilon:
         return meaning.factor * standardised(group, ddof=row.ddof, epsilon=row.epsilon)
     result = meaning.factor * advantages(meaning.estimator, group)
     if row.epsilon:
