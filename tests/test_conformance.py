@@ -87,7 +87,7 @@ DIVISORS = {
 def own(meaning: Meaning, group: np.ndarray) -> np.ndarray:
     """The row's advantages, its ε in them."""
     row = meaning.row
-    if (row.estimator or "") in ("std", "std-ddof1"):
+    if row.estimator in ("std", "std-ddof1") and row.epsilon:
         return meaning.factor * standardised(group, ddof=row.ddof, epsilon=row.epsilon)
     result = meaning.factor * advantages(meaning.estimator, group)
     if row.epsilon:
@@ -208,6 +208,7 @@ TERMS = {
     "running-mean": lambda r, m, w, z: [r, earlier(r)],
     "length-weighted": lambda r, m, w, z: [r - w],
     "token-weighted": lambda r, m, w, z: [r - m],
+    "shifted": lambda r, m, w, z: [r - m, 1 + 0 * r],
 }
 """What the advantages of a batch are a sum of, with factors that all its outputs share: of the rewards, the
 mean of each output's group, that mean weighted by lengths, and the rewards standardised in their group."""
@@ -234,8 +235,12 @@ def by_group(function, *columns):
     )
 
 
-BY_GROUP = ("group-tokens", "group-scale")
-"""What is a line of the rewards in each group, with a slope and a height of the group's own."""
+BY_GROUP = {
+    "group-tokens": None,
+    "group-scale": None,
+    "log-mean-exp": lambda group: -np.log(np.exp(group).mean()),
+}
+"""What is a line of the rewards in each group, with a slope of the group's own, and its height if known."""
 
 
 @of_each(lambda answer: not answer.tables)
@@ -258,6 +263,8 @@ def has_its_form(row, batch, theirs):
         for group, values in zip(groups, theirs, strict=True):
             slope, height = np.polyfit(group, values, 1)
             assert slope > 0
+            if BY_GROUP[row.other]:
+                assert height == pytest.approx(BY_GROUP[row.other](group), abs=SINGLE)
             np.testing.assert_allclose(slope * group + height, values, atol=2 * SINGLE)
         return
     term = TERMS[row.other]

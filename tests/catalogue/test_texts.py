@@ -156,7 +156,7 @@ def test_what_is_added_to_a_batchs_deviation_is_what_frameworks_add():
             gaps = [abs(f * divisor - row.epsilon - spread) for f in (1, 4 / 3) for spread in known]
             assert min(gaps) < 4e-6, (framework, row.name)
             heard.add(framework)
-    assert heard == {"flow-grpo", "ms-swift", "rllm", "roll", "trl"}
+    assert heard == {"flow-grpo", "ms-swift", "rllm", "roll", "trinity", "trl"}
 
 
 WEIGHTS = {"G": 5.0, "k": 2.0, "p": np.array([0.05, 0.3, 0.55, 0.9])}

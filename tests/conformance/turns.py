@@ -247,9 +247,34 @@ def prime_rl(options: dict[str, str]) -> Advantages:
     return answers
 
 
+def trinity(options: dict[str, str]) -> Advantages:
+    """By its operators of the explorer's steps; that of GRPO reads the last step's reward."""
+    from .trinity import KIND, MARK, OPTIONS, algorithm, experience, made_of
+
+    gigpo = options[MARK + KIND] == "gigpo"
+    own = ("fnorm", "gamma", "omega") if gigpo else ("std_cal_level", "enable_step_norm")
+    given = {name: options[name] for name in options if name.rpartition(".")[2] in (*own, KIND)}
+    options = {**{each.name: each.default or "none" for each in OPTIONS.values()}, **given}
+    made, arguments = made_of(algorithm.ADVANTAGE_FN, KIND, options)
+    steps = [
+        experience.Experience(
+            eid=experience.EID(batch=0, task=g, run=i, step=t),
+            tokens=[0, 0],
+            logprobs=[-0.5],
+            reward=sum(episode) if t + 1 == len(episode) else 7.0,
+            info={"step_reward": reward, "env_state_hash": (g, STATES[g][i][t])} if gigpo else {},
+        )
+        for g, group in enumerate(REWARDS)
+        for i, episode in enumerate(group)
+        for t, reward in enumerate(episode)
+    ]
+    made(**arguments).process(steps)
+    return by_episode([each.advantages[0].item() for each in steps])
+
+
 DRIVERS: dict[str, Callable[[dict[str, str]], Advantages]] = {
     each.__name__.replace("_", "-"): each
-    for each in (verl_agent, agent_lightning, rllm, skyrl, nemo_rl, prime_rl)
+    for each in (verl_agent, agent_lightning, rllm, skyrl, nemo_rl, prime_rl, trinity)
 }
 
 

@@ -79,6 +79,8 @@ def _weights(meaning: Meaning, name: str, mask: Array, micro_batches: int) -> Ar
     parts = mask.reshape(micro_batches, -1, *mask.shape[1:])
     if name == "micro-token-mean":
         return token_weights(parts, "token-mean").reshape(mask.shape) / micro_batches
+    if name.startswith("added-"):
+        return token_weights(parts, name.removeprefix("added-")).reshape(mask.shape)
     if name == "micro-sequence-mean":
         share = parts.sum((1, 2, 3), keepdims=True) / mask.sum()
         return (token_weights(parts, "sequence-mean") * share).reshape(mask.shape)

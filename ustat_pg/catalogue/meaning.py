@@ -12,7 +12,7 @@ from math import nan, prod, sqrt
 import numpy as np
 
 from ..predictions import CountTable, count_table
-from ..validation import InputError, integer, positive
+from ..validation import InputError, integer, number, positive
 from .framework import Framework, Row
 from .options import Option, short_name
 from .records import Aggregation, bare, catalogue
@@ -101,7 +101,7 @@ class Meaning:
         if name is None or ("{G}" in name and self.group_size is None):
             return None
         name = name.replace("{G}", str(self.group_size))
-        if self.group_size in (None, 1) or not (self.row.dropped or self.clip):
+        if self.group_size in (None, 1) or not (self.row.dropped or self.clip or self.balance):
             return name
         table = count_table(name, integer("group size", self.group_size))
         left = np.ones(table.group_size + 1)
@@ -110,6 +110,7 @@ class Meaning:
         most = self.clip or np.inf
         whole = np.array([table.successes, table.failures])
         cut = np.clip(left * whole, -most, most) + 0.0
+        cut *= np.where(cut > 0, 1 + min(self.balance, 0), 1 - max(self.balance, 0))
         return name if np.array_equal(cut, whole) else CountTable(*cut).estimator
 
     @property
@@ -118,6 +119,13 @@ class Meaning:
         for option in self._on("clip"):
             return positive(option.name, float(self.values[option.name]))
         return None
+
+    @property
+    def balance(self) -> float:
+        """The share by which advantages below 0 are shortened; if it is negative, those above 0."""
+        for option in self._on("balance"):
+            return number(option.name, float(self.values[option.name]), minimum=-1, maximum=1)
+        return 0.0
 
     @property
     def factor(self) -> float:
@@ -263,7 +271,7 @@ class Meaning:
     def acting(self) -> dict[str, list[str]]:
         """The chosen options that act on outputs, groups, tokens or rewards, by effect."""
         found: dict[str, list[str]] = {}
-        for kind in ("survival", "filter", "filter without refill", "entropy", "reward"):
+        for kind in ("survival", "filter", "filter without refill", "entropy", "reward", "balance"):
             for option in self._on(kind):
                 if kind.startswith("filter") or self.values[option.name] != option.default:
                     found.setdefault(catalogue().kinds[kind], []).append(self._typed(option.name))

@@ -460,7 +460,7 @@ _RIVALS = 4
 """The most frameworks that a message lists if a file may belong to several."""
 
 _TELLING = ("advantage", "group size", "aggregation")
-_DECIDING = (*_TELLING, "KL", "loss", "length")
+_DECIDING = (*_TELLING, "preset", "KL", "loss", "length")
 """The kinds of options that determine the answer."""
 
 _COMMON = ("policy", "sampling", "score", "rewards")
