@@ -169,6 +169,11 @@ def test_a_notebook_runs_alone(extensions, tmp_path, monkeypatch):
         run(made, tmp_path / "empty")
 
 
+def test_a_cell_that_is_meant_to_fail_stops_no_notebook(notebook):
+    made = notebook((SOURCE / "how_to" / "ci.md").read_text("utf-8"), "how_to/ci")
+    assert sum(cell.metadata == {"tags": ["raises-exception"]} for cell in made.cells) == 1
+
+
 @pytest.mark.parametrize(
     ("said", "address", "names"),
     [

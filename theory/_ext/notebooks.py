@@ -267,7 +267,9 @@ def notebook(text: str, page: str) -> nbformat.NotebookNode:
             cell.source = f'from exercise import exercise\n\nexercise("{page}", {next(number)})'
         elif "\nchecked(" in cell.source:
             cell.source = unwritten(cell.source)
-        cell.metadata = nbformat.from_dict({})
+        # A notebook that is run as a whole goes on after a cell that is meant to fail.
+        tags = {"raises-exception"} & set(cell.metadata.get("tags", ()))
+        cell.metadata = nbformat.from_dict({"tags": [*tags]} if tags else {})
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     hidden = {"jupyter": {"source_hidden": True}, "cellView": "form"}
     first = nbformat.v4.new_code_cell(setup_cell(page, text, code), metadata=hidden)
