@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-all seeds mutants elsewhere wheel lint figures report theory site browser benchmarks clean
+.PHONY: help install verify networks llm test test-all seeds mutants elsewhere wheel lint figures report theory site notebooks browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ theory: .venv/theory  ## the site of executable pages, in build/theory; 3 min, o
 site: .venv/llm .venv/theory  ## the same with every page run, and as build/ustat_pg-site.zip; 6 min
 	$(SPHINX)
 	cd build && ../.venv/bin/python -m zipfile -c ustat_pg-site.zip theory
+
+notebooks: .venv/theory  ## each notebook as handed out, where nothing but the library is installed; 10 min
+	.venv/bin/python -m benchmarks.notebooks
 
 browser:  ## Chromium and its driver for the tests of the site, by apt-get as root; 1 min
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \

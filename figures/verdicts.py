@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from simulations.evidence.results import Results
 
 EDGE = 8.0
-"""Rivals further away than this are drawn at the edge."""
+"""Rivals and estimates further away than this are drawn at the edge."""
+
+BESIDE = 7
+"""Panels in a row at most: titles and ticks of more would touch."""
 
 LOOKS = {
     "made-up": (style.BLUE, "o"),
@@ -45,7 +48,7 @@ def _row(check: CheckResult) -> dict[str, Any] | None:
     ends = [end for name in check.planned_for if (end := check.rival_end(name)) is not None]
     return {
         "origin": check.origin,
-        "place": (drawn.estimate - centre) / half,
+        "place": float(np.clip((drawn.estimate - centre) / half, -EDGE, EDGE)),
         "error": drawn.standard_error / half,
         # The statement allows more than the band, or the interval is no estimate ± half.
         "wide": max(centre - region.low, region.high - centre) > half
@@ -65,8 +68,8 @@ def draw(results: Results) -> Drawing | None:
     ]
     if not claims:
         return None
-    lines = 1 if len(claims) <= 6 else 2
-    figure, axes = style.panels(len(claims), 3.9 + 2.4 * (lines - 1), rows=lines)
+    lines = -(-len(claims) // BESIDE)
+    figure, axes = style.panels(len(claims), 3.9 + 2.2 * (lines - 1), rows=lines)
     for axis, (claim, rows) in zip(axes, claims, strict=True):
         axis.axvspan(-1, 1, color="0.9", lw=0)
         axis.axvline(0, color="0.5", lw=0.6)
@@ -77,12 +80,12 @@ def draw(results: Results) -> Drawing | None:
             axis.hlines(heights, places - errors, places + errors, color=colour, lw=0.9)
             hollow = np.array([row["wide"] for _, row in known], dtype=bool)
             looks: Any = {"c": np.where(hollow, "white", colour), "ec": colour, "lw": 0.5 * hollow}
-            axis.scatter(places, heights, 5, marker=marker, zorder=3, **looks)
+            axis.scatter(places, heights, 5, marker=marker, zorder=3, clip_on=False, **looks)
         crosses = [(place, y) for y, row in enumerate(rows) for place in row["rivals"]]
         axis.plot(*np.reshape(crosses, (-1, 2)).T, "x", color="black", ms=3, mew=0.6)
         edge = max(0.6, 0.012 * len(rows))
         axis.set(xlim=(-EDGE - 0.8, EDGE + 0.8), ylim=(len(rows) - 1 + edge, -edge), yticks=[])
-        axis.set_xticks([-EDGE, -4, 0, 4, EDGE], ["≤-8", "-4", "0", "4", "≥8"])
+        axis.set_xticks([-EDGE, 0, EDGE], ["≤-8", "0", "≥8"])
         axis.set_title(f"{claim.label}\n{claim.verdict.value}")
         axis.spines["left"].set_visible(False)
     origins = dict.fromkeys(row["origin"] for _, rows in claims for row in rows)

@@ -76,11 +76,19 @@ def test_every_number_that_is_logged_is_explained():
 # ---------------------------------------------------------------- notebooks
 
 
+@pytest.fixture(scope="module")
+def notebook():
+    """What makes the notebook of a page, by its text and its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXTENSIONS))
+        return runpy.run_path(str(EXTENSIONS / "notebooks.py"))["notebook"]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_notebook_is_plain_markdown(extensions, path):
+def test_a_notebook_is_plain_markdown(notebook, path):
     page = str(path.relative_to(SOURCE).with_suffix(""))
     text = path.read_text("utf-8")
-    made = extensions("notebooks")["notebook"](text, page)
+    made = notebook(text, page)
     nbformat.validate(made)
     prose = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
     for raw in (":::{", "{eq}`", "{py:", "```{", "{figure}"):
@@ -96,6 +104,43 @@ def test_a_notebook_is_plain_markdown(extensions, path):
         )
 
 
+def words(text):
+    """The words of Markdown, MyST's or plain, in their order; marks, roles and addresses are none."""
+    text = re.sub(r"<[^<>\n]+>|\{[\w:]+\}`~?|\]\([^)\s]*\)|\\tag|eq-", " ", text)
+    return re.findall(r"\w+", text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_notebook_has_all_words_of_its_page(notebook, path):
+    """Read line by line, as the notebook's writer does not: each line's words, in their order."""
+    text = path.read_text("utf-8").partition("\n---\n")[2]
+    text = re.sub(r"^```\{(code-cell|toctree)\}.*?^```$", "", text, flags=re.S | re.M)
+    text = re.sub(r"^:::\{(?:figure)\} .*$", "", text, flags=re.M)
+    text = re.sub(
+        r"^:::\{\w+\}|^:::$|^:(?:name|class|open|width):.*$|^\([\w-]+\)=$", "", text, flags=re.M
+    )
+    text = re.sub(r"^:alt:", "", text, flags=re.M)
+    page = str(path.relative_to(SOURCE).with_suffix(""))
+    made = notebook(path.read_text("utf-8"), page)
+    shown = iter(words("\n".join(c.source for c in made.cells if c.cell_type == "markdown")))
+    for line in text.splitlines():
+        assert all(word in shown for word in words(line)), line
+
+
+def test_captions_that_were_lost_are_in_the_notebook(notebook):
+    """Between two directives stands a text of its own, and pictures go along."""
+    text = FRONT.format(more="") + (
+        ":::{figure} ../figures/mse.svg\n:alt: Lines.\n:name: fig\n\nA caption.\n:::\n\nBetween.\n\n"
+        ":::{dropdown} More\n:open:\n\nInside {py:func}`~a.b`.\n:::\n\n```{code-cell} ipython3\n1\n```\n"
+    )
+    made = notebook(text, "page")
+    shown = made.cells[1]
+    assert "![Lines.](attachment:mse.png)\n\nA caption." in shown.source
+    assert "\nBetween.\n" in shown.source
+    assert "<details><summary>More</summary>\n\nInside `a.b`.\n\n</details>" in shown.source
+    assert list(shown.attachments) == ["mse.png"]
+
+
 def run(made, folder):
     """What the cells of a notebook print in a folder."""
     from nbclient import NotebookClient
@@ -107,27 +152,49 @@ def run(made, folder):
 
 
 def test_a_notebook_runs_alone(extensions, tmp_path, monkeypatch):
-    """In an empty folder with the library on the path; or in a clone; else it says what to do."""
+    """In an empty folder, where nothing but the library is found; without it, it says what to do."""
     from nbclient.exceptions import CellExecutionError
 
-    notebook, (clone, empty) = extensions("notebooks")["notebook"], (tmp_path / "a", tmp_path / "b")
+    monkeypatch.setenv("USTAT_REPOSITORY", "")
+    notebook = extensions("notebooks")["notebook"]
     text = (SOURCE / "ustatistic.md").read_text("utf-8")
-    (clone / "theory").mkdir(parents=True)
-    (clone / "theory" / "_ext").symlink_to(EXTENSIONS)
-    empty.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "fast is yours to write." in run(notebook(text, "ustatistic"), empty)
+    alone = hidden(tmp_path, "simulations", "figures").split(os.pathsep)[0]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([alone, str(ROOT)]))
+    (tmp_path / "empty").mkdir()
+    assert "fast is yours to write." in run(notebook(text, "ustatistic"), tmp_path / "empty")
 
-    alone = hidden(tmp_path, "simulations", "figures")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([alone.split(os.pathsep)[0], str(clone)]))
     made = notebook(text, "ustatistic")
-    made.cells = made.cells[:1]
-    made.cells[0].source = made.cells[0].source.replace("Path(installed.origin).parents", "()")
-    assert run(made, clone) == ""
-    with pytest.raises(CellExecutionError, match="path of a clone of ustat_pg after CLONE"):
-        run(made, empty)
-    made.cells[0].source = made.cells[0].source.replace('CLONE = ""', f"CLONE = {str(clone)!r}")
-    assert run(made, empty) == ""
+    made.cells[0].source = made.cells[0].source.replace('find_spec("ustat_pg")', "False")
+    with pytest.raises(CellExecutionError, match="install ustat_pg first"):
+        run(made, tmp_path / "empty")
+
+
+def test_a_cell_that_is_meant_to_fail_stops_no_notebook(notebook):
+    made = notebook((SOURCE / "how_to" / "ci.md").read_text("utf-8"), "how_to/ci")
+    assert sum(cell.metadata == {"tags": ["raises-exception"]} for cell in made.cells) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "address", "names"),
+    [
+        ("https://github.com/a/b", "https://github.com/a/b", ["Colab", "Binder"]),
+        ("git@github.com:a/b.git", "https://github.com/a/b", ["Colab", "Binder"]),
+        ("https://me:secret@gitlab.com/a/b/c.git", "https://gitlab.com/a/b/c", ["Binder"]),
+        ("https://forge.example/a/b", "https://forge.example/a/b", []),
+        ("/srv/clone", "", []),
+        ("", "", []),
+    ],
+)
+def test_notebooks_open_where_the_repository_is_public(
+    extensions, monkeypatch, said, address, names
+):
+    monkeypatch.setenv("USTAT_REPOSITORY", said)
+    known = extensions("notebooks")
+    assert known["repository"]() == address
+    assert list(known["buttons"]("mse.ipynb")) == names
+    setup = known["notebook"](FRONT.format(more="") + "Text.\n", "index").cells[0].source
+    assert ("git+" + address in setup) == bool(address)
+    assert "secret" not in setup
 
 
 # ---------------------------------------------------------------- exercises

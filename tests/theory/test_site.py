@@ -247,6 +247,26 @@ return [...document.querySelectorAll("article div.math")]
 """What is wrong with the places of the formulas of the open page; the argument says whether each display
 must have room in its box."""
 
+HIDDEN = """
+const wrong = [...document.querySelectorAll("article pre")]
+  .filter(box => box.scrollWidth > box.clientWidth + 1)
+  .map(box => [box, "a line is longer than its box"]);
+for (const box of document.querySelectorAll(".table-wrapper, .text_html, .slider-scroll")) {
+  if (box.scrollWidth <= box.clientWidth + 1) continue;
+  if (box.scrollWidth > arguments[0] * box.clientWidth && !box.querySelector("mjx-container"))
+    wrong.push([box, "it is much wider than its box"]);
+  const cell = box.querySelector("tbody tr > *"), seen = box.getBoundingClientRect();
+  box.scrollLeft = box.scrollWidth;
+  const name = cell.getBoundingClientRect();
+  if (name.left < seen.left - 1) wrong.push([box, "its first column goes out of sight"]);
+  if (name.width > 0.6 * seen.width) wrong.push([box, "its first column covers the others"]);
+  box.scrollLeft = 0;
+}
+return wrong.map(([box, what]) => `${what}: ${box.textContent.trim().slice(0, 60)}`);
+"""
+"""What boxes of code, output and tables hide; the argument says how much wider than its box a table without
+formulas may be."""
+
 WIDTHS = "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]"
 
 
@@ -268,9 +288,11 @@ def test_pages_load_nothing_and_draw_their_formulas_in_their_boxes(site, browser
         with screen(browser, 1280):
             complaints = complaints_of_browser(browser, page.as_uri())
             complaints += browser.execute_script(BOXES, True)
+            complaints += browser.execute_script(HIDDEN, 9 / 8)
             complaints += complaints_of_formulas(browser)
         with screen(browser, 390, mobile=True):
             complaints += browser.execute_script(BOXES, False)
+            complaints += browser.execute_script(HIDDEN, 9)
         with screen(browser, 360, mobile=True):
             seen, taken = browser.execute_script(WIDTHS)
         if not seen == 360 >= taken:
