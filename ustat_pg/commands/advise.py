@@ -82,7 +82,11 @@ def rewards(options: argparse.Namespace) -> None:
 
     def show() -> None:
         summary = summarise_rewards(
-            options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
+            options.file,
+            options.group_sizes,
+            group_by=options.group_by,
+            reward=options.reward,
+            epsilon=options.epsilon,
         )
         drawing = summary.drawing() if options.draw else None
         if law is not None and drawing is not None:

@@ -156,6 +156,8 @@ def add_rewards(commands: Any) -> None:
     text = "reward column of a log that has several, or a sum, correct+0.5*format"
     add("--reward", metavar="COLUMN", help=text)
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
+    text = "ε that your trainer adds to a group's deviation (default: that of each framework)"
+    add("--epsilon", type=float, metavar="E", help=text)
     text = "also give a law of prompts by pass rates, and what it saves if scores have equal norms"
     add("--draw", action="store_true", help=text)
     text = "write that law as CSV: prompt, probability, weight (with --draw)"

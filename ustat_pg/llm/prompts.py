@@ -157,7 +157,7 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
     >>> check_rewards("the file", "p7", [1, "0.5"], 2)
     Traceback (most recent call last):
     ...
-    ustat_pg.validation.InputError: the file gave '0.5' as reward 1 of prompt 'p7': ...
+    ustat_pg.validation.InputError: the file gave '0.5' as reward 2 of 2 of prompt 'p7': ...
     """
     if isinstance(rewards, (str, bytes, Mapping)) or not hasattr(rewards, "__len__"):
         raise InputError(
@@ -171,8 +171,8 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
     values = np.array([_number(reward) for reward in rewards])
     for i in np.flatnonzero(~np.isfinite(values)):
         raise InputError(
-            f"{source} gave {short(rewards[i])} as reward {i} of prompt {prompt!r}: "
-            "a reward must be a finite number"
+            f"{source} gave {short(rewards[i])} as reward {i + 1} of {len(values)} of prompt "
+            f"{short(prompt)}: a reward must be a finite number"
         )
     return frozen(values)
 

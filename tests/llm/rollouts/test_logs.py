@@ -87,7 +87,7 @@ def parquet(path, found):
 def test_every_kind_of_log_gives_its_groups_and_their_rewards(tmp_path, name, found, write):
     write(tmp_path / name, found)
     ids, rewards = load_rewards(tmp_path / name)
-    assert ids == ("0", "1", "2")
+    assert ids == ("q0", "q1", "q2")
     np.testing.assert_array_equal(rewards, PASSED)
     (_, first), *_ = groups_of_log(tmp_path / name)
     prompt = [{"role": "user", "content": "q0"}] if name == "chat.jsonl" else "q0"
@@ -130,7 +130,7 @@ def test_a_file_without_rows_yet_is_one_of_a_folder(tmp_path):
     (tmp_path / "2.jsonl").write_text("")
     with pytest.warns(LogWarning, match="row 12, is incomplete|1 of 3 groups"):
         ids, rewards = load_rewards(tmp_path)
-    assert ids == ("0", "1")
+    assert ids == ("q0", "q1")
     np.testing.assert_array_equal(rewards, PASSED[:2])
 
 
@@ -146,11 +146,24 @@ def test_a_line_that_is_torn_elsewhere_is_refused(tmp_path):
 
 
 WRONG = {
-    "words.jsonl": (lambda row: {**row, "reward": "half"}, "line 5: reward is 'half': it must be"),
-    "cells.csv": (lambda row: {**row, "reward": "half"}, "row 5: reward is 'half': it must be"),
-    "cells.tsv": (lambda row: {**row, "reward": "half"}, "row 5: reward is 'half': it must be"),
-    "list.json": (lambda row: {**row, "reward": [1]}, "row 5: reward is .*: it must be a number"),
-    "list.json.gz": (lambda row: {**row, "reward": {}}, "row 5: reward is .*: it must be a number"),
+    "words.jsonl": (
+        lambda row: {**row, "reward": "half"},
+        "line 5, column reward: 'half' is not a number",
+    ),
+    "cells.csv": (
+        lambda row: {**row, "reward": "half"},
+        "row 5, column reward: 'half' is not a number",
+    ),
+    "cells.tsv": (
+        lambda row: {**row, "reward": "half"},
+        "row 5, column reward: 'half' is not a number",
+    ),
+    "list.json": (lambda row: {**row, "reward": [1]}, "row 5, column reward: .* is not a number"),
+    "list.json.gz": (lambda row: {**row, "reward": {}}, "row 5, column reward: .* is not a number"),
+    "infinite.csv": (
+        lambda row: {**row, "reward": float("inf")},
+        "row 5, column reward: inf is not a number",
+    ),
     "completion.jsonl": (
         lambda row: {**row, "completion": 5},
         "line 5: completion is 5: it must be text",
@@ -180,6 +193,26 @@ def test_a_wrong_cell_is_named_by_its_row_and_column(tmp_path, name):
         data = json.dumps(found).encode()
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     with pytest.raises(InputError, match=said):
+        load_rewards(path)
+
+
+@pytest.mark.parametrize("write", [pd.DataFrame.to_csv, pd.DataFrame.to_json])
+def test_true_and_false_are_rewards_beside_a_wrong_cell_too(tmp_path, write):
+    table = pd.DataFrame(rows()).assign(reward=["True", "false", "true"] * 4, length=7.0)
+    kind = {"orient": "records"} if write is pd.DataFrame.to_json else {"index": False}
+    path = tmp_path / ("log.json" if write is pd.DataFrame.to_json else "log.csv")
+    write(table, path, **kind)
+    np.testing.assert_array_equal(load_rewards(path)[1], [[1] * 4, [0] * 4, [1] * 4])
+    # Without its usual name the column is still the one of rewards, in spite of the cell.
+    write(table.rename(columns={"reward": "even"}).drop(columns="length"), path, **kind)
+    table.loc[7, "reward"] = "half"
+    for name in ("reward", "even"):
+        left = table.rename(columns={"reward": name}).drop(columns="length")
+        write(left, path, **kind)
+        with pytest.raises(InputError, match=f"row 8, column {name}: 'half' is not a number"):
+            load_rewards(path)
+    write(table.rename(columns={"reward": "even"}), path, **kind)
+    with pytest.raises(InputError, match=r"2 columns of rewards: name one .* of even, length"):
         load_rewards(path)
 
 
@@ -289,7 +322,7 @@ def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
     path = jsonl(tmp_path / "torn.jsonl", *rows()[:-1])
     with pytest.warns(LogWarning, match="1 of 3 groups do not have 4 completions"):
         ids, rewards = load_rewards(path)
-    assert ids == ("0", "1")
+    assert ids == ("q0", "q1")
     np.testing.assert_array_equal(rewards, PASSED[:2])
 
 
@@ -301,7 +334,7 @@ def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
         ([{"completion": "a", "step": 1}], {}, "has no prompt: name the columns .*completion, step"),
         ([{"prompt": "q", "completion": "a"}], {}, "0 columns of rewards: none holds numbers"),
         (rows(), {"group_by": ["uid"]}, "no column 'uid': it has prompt, completion, reward"),
-        (rows()[:9], {}, "prompt '0' .* has 3 rollouts: it must have at least 4"),
+        (rows()[:3], {}, "prompt 'q0' .* has 1 rollout: it must have at least 2"),
     ],
 )  # fmt: skip
 def test_what_is_no_log_is_refused_by_name(tmp_path, found, options, said):

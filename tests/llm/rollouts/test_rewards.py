@@ -10,8 +10,10 @@ from tests.support.commands import jsonl, out_of, refusal_of, strict
 from tests.support.refusals import refuses
 from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
+from ustat_pg.estimators import standardised
 from ustat_pg.llm.rollouts.files import load_rewards, load_rollouts, logged_rewards
-from ustat_pg.llm.rollouts.rewards import _ADDED, summarise_rewards
+from ustat_pg.llm.rollouts.rewards import summarise_rewards
+from ustat_pg.validation import InputError
 
 rng = np.random.default_rng(0)
 GROUPS, SIZE = 100, 8
@@ -200,7 +202,10 @@ def test_sums_of_rewards(tmp_path):
             1e-3,
             "but that of all rewards is 0.4.: after division by their own deviation such differences",
         ),
-        (1e-6, "the ε of a divisor, up to 0.0001, makes their advantages small"),
+        (
+            1e-6,
+            r"of deviation 2.4e-06. Divided by .* 2% with ε = 1e-4 \(.*trl.*; 71% with ε = 1e-6",
+        ),
     ],
 )
 def test_nearly_equal_rewards(tmp_path, size, said):
@@ -217,12 +222,48 @@ def test_rewards_of_which_all_are_smaller_than_what_is_added(tmp_path):
     """Their deviations are like each other, and all are lost in the ε."""
     (near,) = found(tmp_path, 1 + 1e-5 * SOUND["graded"])
     assert (near.cause, near.count) == ("nearly equal", GROUPS)
-    assert "the ε of a divisor" in near.says
+    assert "Divided by it and the trainer's ε" in near.says
 
 
-def test_what_trainers_add_to_a_divisor():
-    rows = (row for framework in catalogue().frameworks.values() for row in framework.rows)
-    assert max(row.epsilon for row in rows) == _ADDED
+def test_the_epsilon_of_each_framework_says_what_is_left(tmp_path, capsys):
+    """Held against each row's own estimator: a group's largest advantage with ε over that without."""
+    group = np.array([1.0, 1.00001, 1.00002, 1.00003])
+    path = log(tmp_path, np.array([group, group, [0, 1, 0, 1], [0, 0, 0, 0]]))
+    (near,) = summarise_rewards(path).findings
+    for name, framework in catalogue().frameworks.items():
+        for row in framework.rows:
+            if row.ddof == 1 and row.epsilon:
+                left = standardised(group, ddof=1, epsilon=row.epsilon) / standardised(
+                    group, ddof=1
+                )
+                power = f"{row.epsilon:.0e}".replace("e-0", "e-")
+                assert re.search(rf"{left[0]:.0%} with ε = {power} \([^)]*\b{name}\b", near.says)
+    assert "Near 100%, such differences count like those of right and wrong." in near.says
+    said = [
+        out_of(capsys, main, "rewards", path, "--epsilon", epsilon) for epsilon in ("1e-6", "1e-3")
+    ]
+    assert "such differences count like those of right and wrong; without it" in " ".join(
+        said[0].split()
+    )
+    assert "of their full size, 1% with ε = 1e-3." in " ".join(said[1].split())
+    refused = refusal_of(capsys, main, "rewards", path, "--epsilon", "-1")
+    assert "epsilon is -1.0: it must be at least 0" in refused
+
+
+def test_groups_of_two_and_three_and_prompts_by_their_texts(tmp_path, capsys, small):
+    for size in (2, 3):
+        path = log(tmp_path, MIXED[:3, :size], step=np.array([[1] * size, [1] * size, [2] * size]))
+        result = strict(out_of(capsys, main, "rewards", path, "--json"))
+        assert result["pass_rates"] == dict.fromkeys(("0+1=", "1+1=", "2+1="), 1 / size)
+        assert [row["group_size"] for row in result["frac_reward_zero_std"]] == [2, 3][: size - 1]
+        text = out_of(capsys, main, "rewards", path)
+        assert "needs the scores of these rollouts, at least 4 of each prompt" in text
+        assert "at least 8" in refusal_of(capsys, main, "rewards", path, "--draw")
+        with pytest.raises(InputError, match=r"has . rollouts: it must have at least 4"):
+            load_rollouts(path, small)
+    rows = [{"prompt": "the same", "rewards": [1, 0]}, {"id": "x", "rewards": [1, 1]}]
+    own = jsonl(tmp_path / "own.jsonl", rows[0], rows[0], rows[1], {"rewards": [0, 0]})
+    assert load_rewards(own)[0] == ("the same", "the same (2)", "x", "3")
 
 
 @pytest.mark.parametrize("option", ["--group-by", "--reward"])

@@ -60,11 +60,11 @@ def test_a_verifier_may_take_less_or_be_async_or_return_arrays():
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        ([1, None], "None as reward 1"),
-        ([math.nan, 1], "nan as reward 0"),
+        ([1, None], "None as reward 2 of 2"),
+        ([math.nan, 1], "nan as reward 1 of 2"),
         ([1], "1 rewards for 2 completions"),
         ("10", "gave '10'"),
-        ([[1], [0]], r"\[1\] as reward 0"),
+        ([[1], [0]], r"\[1\] as reward 1 of 2"),
     ],
 )
 def test_rewards_that_are_no_numbers_are_refused_with_the_prompt(returned, said):

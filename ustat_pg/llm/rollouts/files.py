@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from ...files.reading import kind, read_json
 from ...validation import InputError
 from ..models.loading import LanguageModel, check_lengths, tokenise, weights_digest
 from ..pool.scored import LEAST_ROLLOUTS
-from ..prompts import Prompt, Task, check_rewards
-from .logs import groups_of_log, is_log
+from ..prompts import Prompt, Task, check_rewards, short
+from .logs import groups_of_log, is_log, words_of
 from .stored import NONE, Rollouts, RolloutsList, decoded, lines, read_store, verify, warn_of
 
 _ROUNDING = 1e-3
@@ -105,11 +106,11 @@ def load_rollouts(
 
 
 def _rows(
-    path: Path, group_by: Sequence[str], reward: str | None
+    path: Path, group_by: Sequence[str], reward: str | None, unequal: bool = False
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file, or the groups of a log, with their places."""
     if _logged(path, group_by, reward):
-        return groups_of_log(path, group_by, reward)
+        return groups_of_log(path, group_by, reward, unequal=unequal)
     _refuse_columns(path, group_by, reward)
     rows = list(lines(path))
     if not rows:
@@ -134,10 +135,11 @@ def _is_store(rows: list[tuple[str, dict[str, Any]]]) -> bool:
     return str(rows[0][1].get("format", "")).startswith("ustat_pg rollouts")
 
 
-def _refuse_few(path: Path, name: str, rollouts: int) -> None:
-    if rollouts < LEAST_ROLLOUTS:
+def _refuse_few(path: Path, name: str, rollouts: int, least: int = LEAST_ROLLOUTS) -> None:
+    if rollouts < least:
         raise InputError(
-            f"prompt {name!r} of {path} has {rollouts} rollouts: it must have at least {LEAST_ROLLOUTS}"
+            f"prompt {short(name)} of {path} has {rollouts} rollout{'s' * (rollouts != 1)}: "
+            f"it must have at least {least}"
         )
 
 
@@ -309,23 +311,22 @@ def logged_rewards(
     table: dict[str, NDArray[np.float64]] = {}
     flags: list[list[bool] | None] = []
     parts: list[dict[str, list[float]]] = []
-    # Prompts of a user's file count as different even if their texts are equal.
-    logged, seen = _logged(path, group_by, reward), dict[str, int]()
+    seen: dict[str, int] = {}
     prompts: list[int] = []
-    for place, name, row in _named(_reward_rows(path, group_by, reward)):
-        if row.get("rewards") is None:
-            raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
-        table[name] = check_rewards(place, name, row["rewards"], None)
-        first, count = next(iter(table)), len(table[name])
-        _refuse_few(path, name, count)
-        if count != len(table[first]):
+    logged = _logged(path, group_by, reward)
+    for place, name, row, values in _rewarded(path, group_by, reward):
+        table[name] = values
+        first, number = next(iter(table)), len(values)
+        _refuse_few(path, name, number, 2)
+        if number != len(table[first]):
             raise InputError(
-                f"prompt {name!r} of {path} has {count} rewards and prompt {first!r} has "
+                f"prompt {short(name)} of {path} has {number} rewards and prompt {short(first)} has "
                 f"{len(table[first])}: all prompts must have the same number"
             )
         finished = row.get("finished")
-        flags.append(None if finished is None else _flags(place, finished, count))
+        flags.append(None if finished is None else _flags(place, finished, number))
         parts.append(row.get("parts", {}))
+        # Prompts of a user's file count as different even if their texts are equal.
         words = json.dumps(row["prompt"]) if logged and "prompt" in row else name
         prompts.append(seen.setdefault(words, len(seen)))
     if not table:
@@ -339,8 +340,54 @@ def logged_rewards(
     )
 
 
+def rewards_of_prompts(
+    path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
+) -> tuple[dict[str, list[NDArray[np.float64]]], bool]:
+    """The rewards of each prompt, in groups of any sizes, and whether the file names its prompts.
+
+    Prompts are equal if their texts are, or their ids where there is no text; without both, they are the
+    file's own, by their places.
+
+    Arguments:
+        path, group_by, reward: as for :func:`logged_rewards`.
+    """
+    path = Path(path)
+    found: dict[str, list[NDArray[np.float64]]] = {}
+    named = True
+    for _, name, row, values in _rewarded(path, group_by, reward, unequal=True):
+        _refuse_few(path, name, len(values), 1)
+        words = json.dumps(row["prompt"]) if "prompt" in row else json.dumps(name)
+        found.setdefault(words, []).append(values)
+        named = named and ("prompt" in row or "id" in row)
+    if not found:
+        raise InputError(f"{path} has no rewards")
+    return found, named
+
+
+def _rewarded(
+    path: Path, group_by: Sequence[str], reward: str | None, unequal: bool = False
+) -> Iterator[tuple[str, str, dict[str, Any], NDArray[np.float64]]]:
+    """The places of prompts or groups, their names, rows and rewards."""
+    names: set[str] = set()
+    for place, name, row in _named(_reward_rows(path, group_by, reward, unequal)):
+        if row.get("rewards") is None:
+            raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
+        if "id" not in row and "prompt" in row:
+            name = str(words_of(row["prompt"]))
+        name = next(each for each in _visits(name) if each not in names)
+        names.add(name)
+        yield place, name, row, check_rewards(place, name, row["rewards"], None)
+
+
+def _visits(name: str) -> Iterator[str]:
+    """The names of a prompt's groups."""
+    yield name
+    for visit in count(2):
+        yield f"{name} ({visit})"
+
+
 def _reward_rows(
-    path: Path, group_by: Sequence[str], reward: str | None
+    path: Path, group_by: Sequence[str], reward: str | None, unequal: bool
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file of rewards, which may be one JSON object."""
     if kind(path) == ".json" and not path.is_dir() and not is_log(path):
@@ -348,12 +395,18 @@ def _reward_rows(
         whole = read_json(path)
         if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
-        ids = whole.get("ids", list(range(len(whole["rewards"]))))
+        ids = whole.get("ids", [None] * len(whole["rewards"]))
         if not isinstance(ids, list) or len(ids) != len(whole["rewards"]):
             raise InputError(f"{path} must have one id for each of its lists of rewards")
         pairs = zip(ids, whole["rewards"], strict=True)
-        return [(str(path), {"id": name, "rewards": rewards}) for name, rewards in pairs]
-    rows = _rows(path, group_by, reward)
+        return [
+            (
+                f"{path}, list {number}",
+                {"rewards": rewards} | ({} if name is None else {"id": name}),
+            )
+            for number, (name, rewards) in enumerate(pairs, 1)
+        ]
+    rows = _rows(path, group_by, reward, unequal)
     if not _is_store(rows):
         return rows
     header, pools = read_store(path)

@@ -53,6 +53,12 @@ CUT_OFF: dict[str, tuple[Any, ...]] = {
 """Columns of logs that say whether a completion was cut off, with the values that mean this."""
 
 
+_TRUTHS = {word: value for value in (True, False) for word in (str(value), str(value).lower())}
+"""The texts that mean true and false in a column of rewards."""
+
+_MOSTLY = 0.9
+"""The share of numbers above which a column may be rewards, in spite of a wrong cell."""
+
 _NONE = ("", "NA", "N/A", "NaN", "nan", "None", "null")
 """The texts that mean a missing value in a table of text."""
 
@@ -75,9 +81,17 @@ def is_log(path: Path, named: Sequence[str] = ()) -> bool:
 
 
 def groups_of_log(
-    path: Path, group_by: Sequence[str] = (), reward: str | None = None
+    path: Path,
+    group_by: Sequence[str] = (),
+    reward: str | None = None,
+    *,
+    unequal: bool = False,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The groups of a log with their places, each as a row in the form of a user's file."""
+    """The groups of a log with their places, each as a row in the form of a user's file.
+
+    Arguments:
+        unequal: whether to keep groups that do not have the most common size.
+    """
     log, places = _read(path)
     log = _parted(log, places)
     columns = ", ".join(map(str, log))
@@ -109,7 +123,7 @@ def groups_of_log(
     words = log[keys].map(lambda value: json.dumps(_plain(value), ensure_ascii=False))
     every = [part.index for _, part in words.groupby(keys, sort=False)]
     size = Counter(map(len, every)).most_common(1)[0][0]
-    groups = [index for index in every if len(index) == size]
+    groups = [index for index in every if unequal or len(index) == size]
     if len(groups) < len(every):
         warnings.warn(
             f"{path}: {len(every) - len(groups)} of {len(every)} groups do not have {size} completions, as "
@@ -121,7 +135,9 @@ def groups_of_log(
     for position, index in enumerate(groups):
         first = log.loc[index[0]]
         row: dict[str, Any] = {"rewards": [_plain(value) for value in rewards[index]]}
-        row["id"] = "/".join(str(_plain(first[name])) for name in group_by) or str(position)
+        name = "/".join(str(_plain(first[key])) for key in group_by)
+        if name:
+            row["id"] = name
         if prompt is not None:
             row["prompt"] = _plain(first[prompt])
         if cut is not None:
@@ -133,7 +149,7 @@ def groups_of_log(
                 _text(places[row], completion, _plain(value))
                 for row, value in log.loc[index, completion].items()
             ]
-        rows.append((f"{path}, group {row['id']}", row))
+        rows.append((f"{path}, group {name or position}", row))
     return rows
 
 
@@ -315,7 +331,10 @@ def _rewards(
     if reward is None and len(usual) == 1:
         return _numbers(log, places, usual[0]), {}
     choices = [str(name) for name in log if name not in taken and name not in OTHERS]
-    choices = [name for name in choices if _is_numbers(log[name])]
+    shares = {name: _share_of_numbers(log[name]) for name in choices}
+    # A wrong cell in the only column of rewards is an error that names it, below.
+    least = next((least for least in (_MOSTLY, 0.5) if max(shares.values(), default=0) > least), 1)
+    choices = [name for name, share in shares.items() if share > least]
     usual = usual or choices
     if reward is None and len(usual) == 1:
         return _numbers(log, places, usual[0]), {}
@@ -349,21 +368,26 @@ def _read_numbers(column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any
         return column.astype(float), column.notna() & False
     cells = column.map(lambda cell: cell if isinstance(cell, str | float | int) else _plain(cell))
     cells = cells.where(cells.map(lambda cell: isinstance(cell, str | float | int)), None)
+    cells = cells.map(lambda cell: _TRUTHS.get(cell, cell) if isinstance(cell, str) else cell)
     found = pd.to_numeric(cells, errors="coerce").astype(float)
     return found, found.isna() & column.map(lambda cell: cell is not None and cell == cell)
 
 
-def _is_numbers(column: pd.Series[Any]) -> bool:
+def _share_of_numbers(column: pd.Series[Any]) -> float:
+    """The share of numbers among the cells of a column that are not missing."""
     found, wrong = _read_numbers(column)
-    return bool(found.notna().any() and not wrong.any())
+    numbers = int(found.notna().sum())
+    return numbers / max(numbers + int(wrong.sum()), 1)
 
 
 def _numbers(log: pd.DataFrame, places: Sequence[str], name: str) -> pd.Series[Any]:
     """A column of numbers, with NaN for missing values."""
     found, wrong = _read_numbers(log[name])
-    for row in np.flatnonzero(wrong).tolist():
-        cell = short(log[name].iloc[row])
-        raise InputError(f"{places[row]}: {name} is {cell}: it must be a number")
+    for row in np.flatnonzero(wrong | np.isinf(found)).tolist():
+        cell = short(_plain(log[name].iloc[row]))
+        raise InputError(
+            f"{places[row]}, column {name}: {cell} is not a number (it must be finite)"
+        )
     return found
 
 
@@ -390,11 +414,16 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
+def words_of(value: Any) -> Any:
+    """The text of a prompt or a completion, or of its last message; otherwise the value itself."""
+    if isinstance(value, list) and value and isinstance(value[-1], dict):
+        return value[-1].get("content")
+    return value
+
+
 def _text(place: Any, column: str, completion: Any) -> Any:
     """The text of a completion, or of its last message."""
-    words = completion
-    if isinstance(words, list) and words and isinstance(words[-1], dict):
-        words = words[-1].get("content")
+    words = words_of(completion)
     if not isinstance(words, str):
         raise InputError(f"{place}: {column} is {short(completion)}: it must be text, or messages")
     return words

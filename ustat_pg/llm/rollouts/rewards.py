@@ -15,6 +15,7 @@ from ...noise.alarms import LEVELS, NEAR, ROUNDING
 from ...validation import InputError, argument
 from ..pool.moments import frac_reward_zero_std
 from ..pool.printing import percent
+from ..pool.scored import LEAST_ROLLOUTS
 from .files import LoggedRewards, logged_rewards
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 _CUT_OFF = 0.1
 """The largest share of truncated outputs that is not a fault."""
-_ADDED = 1e-4
-"""The largest ε that a trainer of the catalogue adds to a group's deviation before the division."""
+_SMALL = 0.5
+"""The share of a group's advantages below which ε makes them small."""
 _WIDTH = 100
 """The number of characters of a line."""
 
@@ -61,6 +62,7 @@ class RewardSummary(Shown):
         finished: whether each output ended and was not cut off, (P, N); None if that is not known.
         parts: summands of the rewards by name, (P, N) each.
         prompts: number of each row's prompt, (P,), if a prompt may have several rows.
+        epsilon: ε that the trainer adds to a group's deviation (default: that of each framework).
     """
 
     rewards: pd.DataFrame
@@ -68,6 +70,7 @@ class RewardSummary(Shown):
     finished: NDArray[np.bool_] | None = None
     parts: Mapping[str, Array] = field(default_factory=dict)
     prompts: NDArray[np.intp] | None = None
+    epsilon: float | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -76,7 +79,7 @@ class RewardSummary(Shown):
         equal = _equal(values)
         finished = np.ones(values.shape, bool) if self.finished is None else self.finished
         found = [*_silent(values, equal, finished), *_cut_off(values, equal, finished)]
-        return [*found, *_constant(self.parts, equal), *_nearly_equal(values, equal)]
+        return [*found, *_constant(self.parts, equal), *_nearly_equal(values, equal, self.epsilon)]
 
     @property
     def pass_rates(self) -> dict[str, float]:
@@ -165,12 +168,13 @@ class RewardSummary(Shown):
         align = ("right",) * 3 + ("left",)
         found = [textwrap.fill(each.says, _WIDTH) for each in self.findings]
         said = "".join(f"{words}\n" for words in found) + "\n" * bool(found)
+        few = f", at least {LEAST_ROLLOUTS} of each prompt" if rollouts < LEAST_ROLLOUTS else ""
         return (
             f"{record['prompts']} prompts, {rollouts} rollouts each; {known}; "
             f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n{said}"
             f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
-            "Advice on a group size needs the scores of these rollouts: use advise with the "
-            "model that wrote them."
+            "Advice on a group size needs the scores of these rollouts"
+            f"{few}: use advise with the model that wrote them."
         )
 
 
@@ -180,20 +184,25 @@ def summarise_rewards(
     *,
     group_by: Sequence[str] = (),
     reward: str | None = None,
+    epsilon: float | None = None,
 ) -> RewardSummary:
     """Pass rates, shares of groups with equal rewards, and reasons for a loss of 0 or a flat reward.
 
     Arguments:
         file: file of rewards, or a trainer's log, as for :func:`~ustat_pg.llm.rollouts.files.logged_rewards`.
-        group_sizes: group sizes, at least 2 (default: the powers of 2 up to the rollouts of a prompt).
+        group_sizes: group sizes, at least 2 (default: the rollouts of a prompt, and the powers of 2 below).
         group_by, reward: as for that function.
+        epsilon: ε that the trainer adds to a group's deviation (default: that of each framework).
     """
     import pandas as pd
 
-    from ...validation import integer
+    from ...validation import integer, number
 
+    if epsilon is not None:
+        epsilon = number("epsilon", epsilon, minimum=0.0)
     log: LoggedRewards = logged_rewards(file, group_by=group_by, reward=reward)
-    sizes = group_sizes or [2**power for power in range(1, log.rewards.shape[1].bit_length())]
+    rollouts = log.rewards.shape[1]
+    sizes = group_sizes or [*(2**k for k in range(1, (rollouts - 1).bit_length())), rollouts]
     return RewardSummary(
         pd.DataFrame(log.rewards, index=list(log.names)),
         frac_reward_zero_std(
@@ -202,6 +211,7 @@ def summarise_rewards(
         log.finished,
         log.parts,
         log.prompts,
+        epsilon,
     )
 
 
@@ -277,18 +287,44 @@ def _constant(parts: Mapping[str, Array], equal: NDArray[np.bool_]) -> Iterator[
             yield Finding("constant part", count, of, says)
 
 
-def _nearly_equal(values: Array, equal: NDArray[np.bool_]) -> Iterator[Finding]:
+def _nearly_equal(
+    values: Array, equal: NDArray[np.bool_], epsilon: float | None
+) -> Iterator[Finding]:
+    """The groups whose rewards nearly agree, and how much of their advantages ε leaves."""
+    added = _added() if epsilon is None else {epsilon: []}
     deviations, whole = values.std(axis=1), float(values.std())
-    near = ~equal & (deviations < max(NEAR * whole, _ADDED))
+    near = ~equal & (deviations < max(NEAR * whole, *added))
     count, of = int(near.sum()), len(equal)
     if count <= LEVELS["spikes"] * of:
         return
-    usual = float(np.median(deviations[near]))
+    usual = float(np.median(values[near].std(axis=1, ddof=1)))
+    left = {each: usual / (usual + each) for each in added}
     why = (
-        f": the ε of a divisor, up to {_ADDED:g}, makes their advantages small."
-        if usual < _ADDED
-        else f", but that of all rewards is {whole:.2g}: after division by their own deviation such "
+        f", but that of all rewards is {whole:.2g}: after division by their own deviation such "
         "differences count like those of right and wrong; without it they have almost no effect."
     )
+    if min(left.values()) < _SMALL:
+        shares = [
+            f"{left[each]:.0%} with ε = {np.format_float_scientific(each, trim='-', exp_digits=1)}"
+            f"{' (' * bool(names)}{', '.join(names)}{')' * bool(names)}"
+            for each, names in added.items()
+        ]
+        why = (
+            ". Divided by it and the trainer's ε, their advantages have, of their full size, "
+            f"{'; '.join(shares)}."
+        )
+        if max(left.values()) >= _SMALL:
+            why += " Near 100%, such differences count like those of right and wrong."
     says = f"{count} of {of} groups {_share(count, of)} have nearly equal rewards, of deviation {usual:.2g}"
     yield Finding("nearly equal", count, of, says + why)
+
+
+def _added() -> dict[float, list[str]]:
+    """The frameworks by the ε that they add to a group's deviation, the largest first."""
+    from ...catalogue import catalogue
+
+    found: dict[float, list[str]] = {}
+    for name, framework in catalogue().frameworks.items():
+        for each in {row.epsilon for row in framework.rows if row.ddof is not None} - {0.0}:
+            found.setdefault(each, []).append(name)
+    return dict(sorted(found.items(), reverse=True))
