@@ -144,7 +144,7 @@ class Option:
     @property
     def switch(self) -> bool:
         """Whether it is switched on if it is named without a value."""
-        return set(self.values or self.means or ()) == {"true", "false"}
+        return {*(self.values or self.means or ()), *self.refused} == {"true", "false"}
 
     def refuses(self, text: str) -> bool:
         """Whether a text is a value without a group baseline."""
