@@ -115,7 +115,7 @@ class _Shell(Words):
         self.stack: tuple[object, ...] = ()
         self.steps = 0
         self.line: int | None = None
-        self.at = 0
+        self.at = self.row = 0
         self.code = _Code("")
         self.stdin: str | None = None
         self.printed: list[str] | None = None
@@ -166,6 +166,7 @@ class _Shell(Words):
     def statement(self, node: Node) -> bool | None:
         """Follow one statement; its status is None if only the run knows it."""
         self.steps += 1
+        self.row = self.code.line(node) if self.line is None else self.line
         if self.steps > _MOST_STEPS:
             raise InputError(f"its loops take more than {_MOST_STEPS:,} steps")
         follow = _STATEMENTS.get(node.type)
@@ -248,7 +249,7 @@ class _Shell(Words):
         if text.lstrip().startswith("<"):
             return self.unknown(f"$({text})", output=True)
         self.steps += 1
-        _, found = self.taken(lambda: self.apart(lambda: self.inner(text, self.line or 0)))
+        _, found = self.taken(lambda: self.apart(lambda: self.inner(text, self.row)))
         if _OUTPUT in found:
             return self.unknown(f"$({text})", output=True)
         return found.rstrip("\n")
@@ -318,12 +319,19 @@ class _Shell(Words):
         if holds is None:
             self.either(then, otherwise)
             return None
-        before = self.state.copy() if soft else self.state
-        status = (then if holds else otherwise)()
-        if soft and self.state.flow == "exit":
-            # Who runs it gives what it asks for.
+        return self.passed(then if holds else otherwise, otherwise if holds else then, soft)
+
+    def passed(
+        self, way: Callable[[], bool | None], other: Callable[[], bool | None], soft: bool
+    ) -> bool | None:
+        """Follow a way; or the other where the first ends the script because something is not given: who runs
+        the script gives it.
+        """
+        before = self.state.copy()
+        status = way()
+        if self.state.flow == "exit" and (soft or status is False):
             self.state = before
-            return (otherwise if holds else then)()
+            return other()
         return status
 
     def _case(self, node: Node) -> bool | None:
@@ -445,7 +453,7 @@ class _Shell(Words):
         if status is None:
             self.either(right, lambda: None)
             return None
-        return right() if status == (sign == "&&") else status
+        return self.passed(right, lambda: True, False) if status == (sign == "&&") else status
 
     def _pipeline(self, node: Node) -> bool | None:
         """Follow commands of which each reads what the one before it prints."""
@@ -756,7 +764,7 @@ class _Shell(Words):
         if name in _TEXTS and (text := _TEXTS[name](words)):
             return self._new(text, [], None, line)
         starts = [0] if name in (*_SHELLS, *_BATCH) else []
-        if name in _LAUNCHERS:
+        if name in LAUNCHERS:
             starts = [place for place, word in enumerate(programs) if word in _SHELLS][:1]
         if not starts:
             return words[0].endswith(_SCRIPTS) and self._runs_file(words[0], words[1:], line)
@@ -1217,7 +1225,7 @@ _TEXTS: Mapping[str, Callable[[list[str]], str]] = {
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _BATCH = ("sbatch", "qsub", "bsub")
 _BATCH_VALUES = ("-N", "-n", "-J", "-A", "-p", "-t", "-o", "-e", "-q", "-c", "-G", "-w", "-d")
-_LAUNCHERS = (
+LAUNCHERS = (
     *(
         "srun",
         "docker",
@@ -1243,6 +1251,7 @@ _LAUNCHERS = (
         "numactl",
     ),
     *("tmux", "screen", "script", "parallel", "torchrun", "ionice", "chroot", "bash", "micromamba"),
+    *("accelerate", "deepspeed", "env"),
 )
 """Programs that run others, a shell among them."""
 

@@ -28,6 +28,9 @@ class Source:
         missing: parents that it names and that do not exist.
         unread: options whose values only a run would give.
         text: text that may name the releases that it installs.
+        program: the program of a command.
+        place: the place of a command, with its program.
+        broken: whether a command could not be parsed wholly.
     """
 
     title: str
@@ -36,6 +39,9 @@ class Source:
     missing: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     text: str = ""
+    program: str = ""
+    place: str = ""
+    broken: bool = False
 
     def then(self, other: Source) -> Source:
         """Both sources together; the options of the other have priority."""
@@ -46,6 +52,9 @@ class Source:
             [*self.missing, *other.missing],
             [*self.unread, *other.unread],
             f"{self.text}\n{other.text}",
+            self.program or other.program,
+            self.place or other.place,
+            self.broken or other.broken,
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:
