@@ -48,7 +48,7 @@ def runs_of(word: str) -> list[Source]:
     ]
     if not line:
         return sources
-    here = [source for source in sources if f", line {line}: " in source.place]
+    here = [source for source in sources if source.line == int(line)]
     if not here:
         raise InputError(f"{path}: no command begins in line {line}")
     return here
@@ -108,8 +108,19 @@ def _of_command(command: Command, title: str, text: str) -> Source:
     program = (
         f"{first} {others[0]}" if not start and _IS_NAME.fullmatch("".join(others[:1])) else first
     )
-    own = Source(title, options, runs, text=text, program=program, broken=command.broken)
-    own.place = f"{command.path or title}, line {command.line}: {program}"
+    called = f"{title}, line {command.caller}: {program}"
+    if command.path is not None and str(command.path) != title:
+        called += f" ({command.path.name}, line {command.line})"
+    own = Source(
+        title,
+        options,
+        runs,
+        text=text,
+        program=program,
+        line=command.caller,
+        place=called,
+        broken=command.broken,
+    )
     held = Source(title)
     for name, value in named:
         # Only data files: a script might name itself.

@@ -47,6 +47,7 @@ class Command:
             its ``$``.
         lists: the words again, for each way in which they may go on.
         path, line: its place.
+        caller: the line of the script that was asked for which leads to it.
         folders: where the files that it names may be.
         broken: whether it could not be parsed wholly.
     """
@@ -55,6 +56,7 @@ class Command:
     lists: list[list[str]]
     path: Path | None
     line: int
+    caller: int
     folders: list[Path] = field(default_factory=list)
     broken: bool = False
 
@@ -115,8 +117,8 @@ class _Shell(Words):
         self.stack: tuple[object, ...] = ()
         self.steps = 0
         self.line: int | None = None
-        self.at = self.row = 0
-        self.code = _Code("")
+        self.at = self.row = self.caller = 0
+        self.main = self.code = _Code("")
         self.stdin: str | None = None
         self.printed: list[str] | None = None
         self.unsure = 0
@@ -129,6 +131,7 @@ class _Shell(Words):
     def script(self, text: str) -> bool | None:
         """Follow the statements of a text."""
         saved, self.code = self.code, _Code(text)
+        self.main = self.code if not saved.whole else self.main
         try:
             return self.body(self.code.root.children)
         finally:
@@ -167,6 +170,8 @@ class _Shell(Words):
         """Follow one statement; its status is None if only the run knows it."""
         self.steps += 1
         self.row = self.code.line(node) if self.line is None else self.line
+        if self.code is self.main:
+            self.caller = self.row
         if self.steps > _MOST_STEPS:
             raise InputError(f"its loops take more than {_MOST_STEPS:,} steps")
         follow = _STATEMENTS.get(node.type)
@@ -747,12 +752,11 @@ class _Shell(Words):
             known = self.commands[key].lists
             known += [each for each in lists if each not in known][: _MOST_NESTED - len(known)]
             return
-        line = self.code.line(node) if self.line is None else self.line
         folders = [Path(self.state.folder)] if self.state.folder else []
         folders += [self.state.path.parent] if self.state.path else []
-        self.commands[key] = Command(
-            [self.said(word) for word in words], lists, self.state.path, line, folders, broken
-        )
+        texts = [self.said(word) for word in words]
+        place = self.state.path, self.row, self.caller
+        self.commands[key] = Command(texts, lists, *place, folders, broken)
 
     def _runs_text(self, words: list[str], node: Node) -> bool:
         """Follow the script or the commands that a program runs; False if it runs none."""

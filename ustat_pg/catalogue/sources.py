@@ -29,6 +29,7 @@ class Source:
         unread: options whose values only a run would give.
         text: text that may name the releases that it installs.
         program: the program of a command.
+        line: the line of a command in its script.
         place: the place of a command, with its program.
         broken: whether a command could not be parsed wholly.
     """
@@ -40,6 +41,7 @@ class Source:
     unread: list[str] = field(default_factory=list)
     text: str = ""
     program: str = ""
+    line: int = 0
     place: str = ""
     broken: bool = False
 
@@ -53,6 +55,7 @@ class Source:
             [*self.unread, *other.unread],
             f"{self.text}\n{other.text}",
             self.program or other.program,
+            self.line or other.line,
             self.place or other.place,
             self.broken or other.broken,
         )

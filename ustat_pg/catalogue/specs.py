@@ -495,6 +495,11 @@ def _is_command(words: list[str]) -> bool:
     return (
         bool(re.search("^--|=", words[0]))
         or "-m" in words
+        or any(
+            len(words) > 1 and re.fullmatch(pattern, f"{words[0]} {words[1]}")
+            for each in catalogue().frameworks.values()
+            for pattern in (*each.commands, *each.refused)
+        )
         or any(word.endswith(".py") for word in words)
     )
 

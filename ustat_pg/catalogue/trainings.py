@@ -81,8 +81,10 @@ def the_only(meanings: Sequence[Meaning]) -> Meaning:
     if all(first.same(other) for other in others):
         return first
     places = " and ".join(each.place for each in meanings)
-    file, _, line = first.place.partition(": ")[0].rpartition(", line ")
-    raise InputError(f"there are {len(meanings)} trainings: {places}: for one write {file}:{line}")
+    raise InputError(
+        f"it has {len(meanings)} trainings with other options: {places}: write the file with one of the "
+        "lines, as run.sh:3"
+    )
 
 
 def _tried(source: Source, read: Callable[[Source], Meaning]) -> Meaning | InputError:
