@@ -59,6 +59,8 @@ class Meaning:
         aggregation: how the loss adds up tokens and outputs.
         passed_over: names that were written and are not options of the catalogue.
         releases: sentences on the release that has these defaults, if a release is named.
+        also: sentences on the other commands of its script.
+        place: the script, the line and the program, if a command of a script has these options.
     """
 
     framework: Framework
@@ -69,6 +71,12 @@ class Meaning:
     aggregation: Aggregation
     passed_over: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    place: str = ""
+
+    def same(self, other: Meaning) -> bool:
+        """Whether all options have the same values as in another meaning."""
+        return (self.framework.title, self.values) == (other.framework.title, other.values)
 
     @property
     def written(self) -> str:

@@ -28,6 +28,10 @@ class Source:
         missing: parents that it names and that do not exist.
         unread: options whose values only a run would give.
         text: text that may name the releases that it installs.
+        program: the program of a command.
+        line: the line of a command in its script.
+        place: the place of a command, with its program.
+        broken: whether a command could not be parsed wholly.
     """
 
     title: str
@@ -36,6 +40,10 @@ class Source:
     missing: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     text: str = ""
+    program: str = ""
+    line: int = 0
+    place: str = ""
+    broken: bool = False
 
     def then(self, other: Source) -> Source:
         """Both sources together; the options of the other have priority."""
@@ -46,6 +54,10 @@ class Source:
             [*self.missing, *other.missing],
             [*self.unread, *other.unread],
             f"{self.text}\n{other.text}",
+            self.program or other.program,
+            self.line or other.line,
+            self.place or other.place,
+            self.broken or other.broken,
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:
