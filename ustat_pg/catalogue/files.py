@@ -208,6 +208,19 @@ def _of_data(read: Callable[[Path], Any]) -> Callable[[Path], Source]:
     return lambda path: Source(str(path), of_sections(path, read(path)))
 
 
+def _of_one(read: Callable[[Path], list[Source]]) -> Callable[[Path], Source]:
+    def one(path: Path) -> Source:
+        sources = read(path)
+        if len(sources) > 1:
+            lines = ", ".join(source.title.rpartition(" ")[2] for source in sources)
+            raise InputError(
+                f"{path}: it has {len(sources)} configs, in lines {lines}: write the options"
+            )
+        return sources[0]
+
+    return one
+
+
 def _of_script(path: Path) -> Source:
     return of_commands(read_text(path, MOST_CODE), str(path), path)
 
@@ -233,8 +246,8 @@ _READERS: dict[str, Callable[[Path], Source]] = {
     ".json": _of_data(read_json),
     ".toml": _of_toml,
     ".sh": _of_script,
-    ".py": of_python,
-    ".ipynb": of_notebook,
+    ".py": _of_one(of_python),
+    ".ipynb": _of_one(of_notebook),
     **dict.fromkeys((".bin", ".pt", ".pkl"), _of_data(read_pickle)),
 }
 

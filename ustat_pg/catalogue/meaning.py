@@ -59,6 +59,7 @@ class Meaning:
         aggregation: how the loss adds up tokens and outputs.
         passed_over: names that were written and are not options of the catalogue.
         releases: sentences on the release that has these defaults, if a release is named.
+        said: sentences on options that are defaults of a script's own options.
     """
 
     framework: Framework
@@ -69,6 +70,7 @@ class Meaning:
     aggregation: Aggregation
     passed_over: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def written(self) -> str:

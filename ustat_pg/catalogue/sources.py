@@ -28,6 +28,7 @@ class Source:
         missing: parents that it names and that do not exist.
         unread: options whose values only a run would give.
         text: text that may name the releases that it installs.
+        defaults: by the name of an option, the script's own option whose default is its value.
     """
 
     title: str
@@ -36,6 +37,7 @@ class Source:
     missing: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     text: str = ""
+    defaults: dict[str, str] = field(default_factory=dict)
 
     def then(self, other: Source) -> Source:
         """Both sources together; the options of the other have priority."""
@@ -46,6 +48,7 @@ class Source:
             [*self.missing, *other.missing],
             [*self.unread, *other.unread],
             f"{self.text}\n{other.text}",
+            {**self.defaults, **dict.fromkeys(dict(other.named), ""), **other.defaults},
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:

@@ -114,7 +114,7 @@ class Explanation(shown.Shown):
             plain["framework"] = meaning.framework.name
             plain["own_name"] = meaning.row.name
             plain["aggregation"] = meaning.aggregation.name
-            plain["releases"] = list(meaning.releases)
+            plain["releases"], plain["said"] = list(meaning.releases), list(meaning.said)
             plain["passed_over"] = list(meaning.passed_over)
             plain["changes_nothing"] = meaning.unchanged()
             plain["over_turns"] = over_turns(meaning)
@@ -211,7 +211,8 @@ def _found(explanation: Explanation) -> str:
 
 def passed(meaning: Meaning) -> list[str]:
     """Lines on the release with these defaults, and on ignored names, those similar to options first."""
-    names, releases = meaning.passed_over, [f"  {sentence}" for sentence in meaning.releases]
+    names = meaning.passed_over
+    releases = [f"  {sentence}" for sentence in (*meaning.releases, *meaning.said)]
     if not names:
         return releases
     known = [option.rpartition(".")[2] for option in meaning.framework.options]
