@@ -45,6 +45,9 @@ numactl gsutil gcloud kubectl lsof pgrep ps fuser modelscope aws sudo vllm sglan
 apptainer enroot scontrol nc ip free lscpu df du""".split()
 """Programs that write down their arguments and do nothing, in addition to all that do not exist."""
 
+REPOSITORY = "/home/repository"
+"""The copy of a script's repository in the sandbox."""
+
 END = "\x01"
 """The end of a command's arguments."""
 
@@ -122,7 +125,7 @@ class Sandbox:
 
     def run(self, script: Path, tries: int = 6) -> Run:
         """Run a script, named from the repository, there; what it misses is put there, and it runs again."""
-        folders = [Path("/home/repository"), Path("/home/repository") / script.parent]
+        folders = [Path(REPOSITORY), Path(REPOSITORY, script.parent)]
         best = Run([], False)
         for folder in folders:
             for _ in range(tries):
@@ -135,7 +138,7 @@ class Sandbox:
         return best
 
     def _once(self, script: Path, folder: Path) -> Run:
-        place = f"/home/repository/{script}"
+        place = f"{REPOSITORY}/{script}"
         environment = {
             "ROOT": str(self.root),
             "INSIDE": f"set -- {shlex.quote(str(folder))} {shlex.quote(place)}\n{_INSIDE}",
@@ -284,6 +287,13 @@ def compare(
                 to.different.append(Difference(script, name, value, mine))
 
 
+def read(folder: Path, name: str) -> list[list[str]]:
+    """The commands that we read in a script, with its repository where the sandbox has it."""
+    here = str((folder / name.partition("/")[0]).absolute())
+    commands = commands_of(folder / name)
+    return [[word.replace(here, REPOSITORY) for word in words] for words in commands]
+
+
 def _alike(passed: dict[str, str], read: dict[str, str]) -> int:
     return sum(read.get(name) == value for name, value in passed.items())
 
@@ -345,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, run in runs.items():
         framework = catalogue().frameworks.get(of[name])
         if framework and (given.folder / name).is_file():
-            ours = commands_of(given.folder / name)
+            ours = read(given.folder, name)
             compare(name, framework, run, ours, counts.setdefault(of[name], Counts()))
     numbers = ("scripts", "commands", "lists", "values", "open")
     table = [

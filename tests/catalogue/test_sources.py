@@ -366,7 +366,7 @@ REFUSED = {
         "only the run itself sets num_generations"),
     "two configs": (
         "train.py", "from trl import GRPOConfig\nGRPOConfig()\nGRPOConfig(beta=0.1)",
-        "2 configs, in lines 2, 3"),
+        "2 trainings with other options: .*line 2: GRPOConfig and .*line 3: GRPOConfig"),
     "no config": ("train.py", "print()", "calls .*GRPOConfig.* nowhere"),
     "no Python": ("train.py", "def (", "not Python"),
     "no notebook": ("run.ipynb", "{}", "not a notebook"),

@@ -9,7 +9,7 @@ from .framework import Framework, Row
 from .meaning import Meaning
 from .options import short_name
 from .records import Family, catalogue
-from .specs import named, resolve
+from .specs import named, resolve, resolve_all
 
 __all__ = [
     "Family",
@@ -19,5 +19,6 @@ __all__ = [
     "catalogue",
     "named",
     "resolve",
+    "resolve_all",
     "short_name",
 ]

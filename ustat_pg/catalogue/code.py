@@ -53,8 +53,13 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
     found: dict[str, Source] = {}
     for call in sorted(flow.configs, key=lambda call: (call.lineno, call.col_offset)):
         record = reduce(same_record, map(flow.record, flow.configs[call]))
-        source = Source(f"{path}, line {call.lineno}", text=text if whole is None else whole)
-        source.runs = "\n".join([*_imports(tree), record.called])
+        source = Source(
+            str(path),
+            text=text if whole is None else whole,
+            runs="\n".join([*_imports(tree), record.called]),
+            program=record.called,
+            line=call.lineno,
+        )
         for name, value in record.parts.items():
             literal = plain(value, flow.heap)
             if literal is None:
@@ -70,8 +75,8 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
     if not found:
         raise InputError(f"{path}: it calls {' or '.join(sorted(classes))} nowhere")
     sources = [*found.values()]
-    if len(sources) == 1:
-        sources[0].title = str(path)
+    for source in sources if len(sources) > 1 else []:
+        source.place = f"{path}, line {source.line}: {source.program}"
     return sources
 
 

@@ -129,7 +129,8 @@ class Framework:
         bases: files with its own defaults; a parent with such a name adds nothing.
         refused: its programs without a group baseline, and what they do.
         foreign: names that resemble options but are not read.
-        excludes: patterns of names that its runs do not have, and where they occur instead.
+        excludes: patterns of names, or of ``name=value``, that its runs do not have, and where they occur
+            instead.
         outputs: options whose product is the number of outputs of one optimizer step; a ``/`` before a name
             divides.
         steps: groups of options whose product is the number of optimizer steps on the same outputs; a ``/``

@@ -60,6 +60,8 @@ class Meaning:
         passed_over: names that were written and are not options of the catalogue.
         releases: sentences on the release that has these defaults, if a release is named.
         said: sentences on options that are defaults of a script's own options.
+        also: sentences on the other commands of its script.
+        place: the script, the line and the program, if a command of a script has these options.
     """
 
     framework: Framework
@@ -71,6 +73,12 @@ class Meaning:
     passed_over: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    place: str = ""
+
+    def same(self, other: Meaning) -> bool:
+        """Whether all options have the same values as in another meaning."""
+        return (self.framework.title, self.values) == (other.framework.title, other.values)
 
     @property
     def written(self) -> str:

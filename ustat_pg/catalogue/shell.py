@@ -47,6 +47,7 @@ class Command:
             its ``$``.
         lists: the words again, for each way in which they may go on.
         path, line: its place.
+        caller: the line of the script that was asked for which leads to it.
         folders: where the files that it names may be.
         broken: whether it could not be parsed wholly.
     """
@@ -55,6 +56,7 @@ class Command:
     lists: list[list[str]]
     path: Path | None
     line: int
+    caller: int
     folders: list[Path] = field(default_factory=list)
     broken: bool = False
 
@@ -115,8 +117,8 @@ class _Shell(Words):
         self.stack: tuple[object, ...] = ()
         self.steps = 0
         self.line: int | None = None
-        self.at = 0
-        self.code = _Code("")
+        self.at = self.row = self.caller = 0
+        self.main = self.code = _Code("")
         self.stdin: str | None = None
         self.printed: list[str] | None = None
         self.unsure = 0
@@ -129,6 +131,7 @@ class _Shell(Words):
     def script(self, text: str) -> bool | None:
         """Follow the statements of a text."""
         saved, self.code = self.code, _Code(text)
+        self.main = self.code if not saved.whole else self.main
         try:
             return self.body(self.code.root.children)
         finally:
@@ -166,6 +169,9 @@ class _Shell(Words):
     def statement(self, node: Node) -> bool | None:
         """Follow one statement; its status is None if only the run knows it."""
         self.steps += 1
+        self.row = self.code.line(node) if self.line is None else self.line
+        if self.code is self.main:
+            self.caller = self.row
         if self.steps > _MOST_STEPS:
             raise InputError(f"its loops take more than {_MOST_STEPS:,} steps")
         follow = _STATEMENTS.get(node.type)
@@ -248,7 +254,7 @@ class _Shell(Words):
         if text.lstrip().startswith("<"):
             return self.unknown(f"$({text})", output=True)
         self.steps += 1
-        _, found = self.taken(lambda: self.apart(lambda: self.inner(text, self.line or 0)))
+        _, found = self.taken(lambda: self.apart(lambda: self.inner(text, self.row)))
         if _OUTPUT in found:
             return self.unknown(f"$({text})", output=True)
         return found.rstrip("\n")
@@ -318,12 +324,19 @@ class _Shell(Words):
         if holds is None:
             self.either(then, otherwise)
             return None
-        before = self.state.copy() if soft else self.state
-        status = (then if holds else otherwise)()
-        if soft and self.state.flow == "exit":
-            # Who runs it gives what it asks for.
+        return self.passed(then if holds else otherwise, otherwise if holds else then, soft)
+
+    def passed(
+        self, way: Callable[[], bool | None], other: Callable[[], bool | None], soft: bool
+    ) -> bool | None:
+        """Follow a way; or the other where the first ends the script because something is not given: who runs
+        the script gives it.
+        """
+        before = self.state.copy()
+        status = way()
+        if self.state.flow == "exit" and (soft or status is False):
             self.state = before
-            return (otherwise if holds else then)()
+            return other()
         return status
 
     def _case(self, node: Node) -> bool | None:
@@ -445,7 +458,7 @@ class _Shell(Words):
         if status is None:
             self.either(right, lambda: None)
             return None
-        return right() if status == (sign == "&&") else status
+        return self.passed(right, lambda: True, False) if status == (sign == "&&") else status
 
     def _pipeline(self, node: Node) -> bool | None:
         """Follow commands of which each reads what the one before it prints."""
@@ -739,12 +752,11 @@ class _Shell(Words):
             known = self.commands[key].lists
             known += [each for each in lists if each not in known][: _MOST_NESTED - len(known)]
             return
-        line = self.code.line(node) if self.line is None else self.line
         folders = [Path(self.state.folder)] if self.state.folder else []
         folders += [self.state.path.parent] if self.state.path else []
-        self.commands[key] = Command(
-            [self.said(word) for word in words], lists, self.state.path, line, folders, broken
-        )
+        texts = [self.said(word) for word in words]
+        place = self.state.path, self.row, self.caller
+        self.commands[key] = Command(texts, lists, *place, folders, broken)
 
     def _runs_text(self, words: list[str], node: Node) -> bool:
         """Follow the script or the commands that a program runs; False if it runs none."""
@@ -756,7 +768,7 @@ class _Shell(Words):
         if name in _TEXTS and (text := _TEXTS[name](words)):
             return self._new(text, [], None, line)
         starts = [0] if name in (*_SHELLS, *_BATCH) else []
-        if name in _LAUNCHERS:
+        if name in LAUNCHERS:
             starts = [place for place, word in enumerate(programs) if word in _SHELLS][:1]
         if not starts:
             return words[0].endswith(_SCRIPTS) and self._runs_file(words[0], words[1:], line)
@@ -1217,7 +1229,7 @@ _TEXTS: Mapping[str, Callable[[list[str]], str]] = {
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _BATCH = ("sbatch", "qsub", "bsub")
 _BATCH_VALUES = ("-N", "-n", "-J", "-A", "-p", "-t", "-o", "-e", "-q", "-c", "-G", "-w", "-d")
-_LAUNCHERS = (
+LAUNCHERS = (
     *(
         "srun",
         "docker",
@@ -1243,6 +1255,7 @@ _LAUNCHERS = (
         "numactl",
     ),
     *("tmux", "screen", "script", "parallel", "torchrun", "ionice", "chroot", "bash", "micromamba"),
+    *("accelerate", "deepspeed", "env"),
 )
 """Programs that run others, a shell among them."""
 

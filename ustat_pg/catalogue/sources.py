@@ -29,6 +29,10 @@ class Source:
         unread: options whose values only a run would give.
         text: text that may name the releases that it installs.
         defaults: by the name of an option, the script's own option whose default is its value.
+        program: the program of a command.
+        line: the line of a command in its script.
+        place: the place of a command, with its program.
+        broken: whether a command could not be parsed wholly.
     """
 
     title: str
@@ -38,6 +42,10 @@ class Source:
     unread: list[str] = field(default_factory=list)
     text: str = ""
     defaults: dict[str, str] = field(default_factory=dict)
+    program: str = ""
+    line: int = 0
+    place: str = ""
+    broken: bool = False
 
     def then(self, other: Source) -> Source:
         """Both sources together; the options of the other have priority."""
@@ -49,6 +57,10 @@ class Source:
             [*self.unread, *other.unread],
             f"{self.text}\n{other.text}",
             {**self.defaults, **dict.fromkeys(dict(other.named), ""), **other.defaults},
+            self.program or other.program,
+            self.line or other.line,
+            self.place or other.place,
+            self.broken or other.broken,
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:

@@ -13,12 +13,13 @@ from typing import Any
 
 from ..registry import ALIASES, ESTIMATORS
 from ..validation import InputError, integer, nearest
-from .files import is_file, of_commands, of_file
+from .files import is_file, of_commands, of_file, runs_of
 from .framework import Framework, release_numbers
 from .meaning import Meaning
 from .options import Option, short_name
 from .records import catalogue
 from .sources import FILES, Named, Source, is_there, of_config, options_of, plain
+from .trainings import Unclear, Untrained, the_only, trainings
 
 
 def named(estimator: Any) -> str | None:
@@ -63,6 +64,14 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     >>> resolve({"scale_rewards": False, "num_generations": 16, "seed": 3}).estimator
     'group-mean'
     """
+    return the_only(resolve_all(spec, group_size))
+
+
+def resolve_all(spec: Any, group_size: int | None = None) -> tuple[Meaning, ...]:
+    """Resolve options as :func:`resolve` does, for each training of a script, in the order of its commands.
+
+    Commands that train nothing are left out, and the results' ``also`` names them.
+    """
     if (name := named(spec)) is not None:
         raise InputError(
             f"{name!r} is the name of an estimator: write a framework and its options here"
@@ -77,38 +86,63 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     else:
         source = of_config(spec)
         source.title = f"this {type(spec).__name__}"
-        return _meaning(*_released(_recognised(source), source), group_size, source)
+        return (_meaning(*_released(_recognised(source), source), group_size, source),)
     if not words:
         raise InputError(
             "estimator is empty: write its name, or a framework and its options, or a file of them"
         )
+
+    def read(source: Source) -> Meaning:
+        return _meaning(*_released(_recognised(source), source), group_size, source)
+
     pinned = _PINNED.fullmatch(words[0])
     if not is_file(words[0]) and not pinned and _is_command(words):
-        source = of_commands(spec)
-        return _meaning(*_released(_recognised(source), source), group_size, source)
+        return trainings(of_commands(spec), read)
     first, release = pinned.groups() if pinned else (words[0], None)
     framework = None if is_file(words[0]) else catalogue().framework(first)
     words = words[1:] if framework else words
-    held, typed = Source(""), []
+    held, scripts, typed = Source(""), list[Source](), []
     for word in words:
         name, _, value = word.partition("=")
         if is_file(word):
-            held = held.then(of_file(Path(word)))
+            one, *others = runs_of(word)
+            if one.place:
+                scripts += [one, *others]
+            else:
+                held = held.then(one)
         elif plain(name) in FILES and is_file(value):
             held = held.then(of_file(Path(value)))
         else:
             typed.append(word)
-    framework, releases = _released(framework or _recognised(held), held, release)
-    passed, given = [], {}
-    for name, text in options_of(typed, framework.is_switch):
-        option = _typed(framework, name)
-        if option is None:
-            passed.append(name)
-            continue
-        if not text and not option.switch:
-            raise InputError(f"{name!r} has no value: write {name}=VALUE")
-        given[option.name] = option.read(text or "true")
-    return _meaning(framework, releases, group_size, held, given, passed)
+    sources = [held.then(source) for source in scripts] or [held]
+    if framework and not any(_claims(framework, source) for source in sources):
+        whole = Source("")
+        for source in sources:
+            whole = whole.then(source)
+        sources = [whole]
+
+    def read_typed(source: Source) -> Meaning:
+        if framework and len(sources) > 1 and not _claims(framework, source):
+            raise Unclear(f"{source.title}: its options are not of {framework.title}")
+        own, releases = _released(framework or _recognised(source), source, release)
+        passed, given = [], {}
+        for name, text in options_of(typed, own.is_switch):
+            option = _typed(own, name)
+            if option is None:
+                passed.append(name)
+                continue
+            if not text and not option.switch:
+                raise InputError(f"{name!r} has no value: write {name}=VALUE")
+            given[option.name] = option.read(text or "true")
+        return _meaning(own, releases, group_size, source, given, passed)
+
+    return trainings(sources, read_typed)
+
+
+def _claims(framework: Framework, source: Source) -> bool:
+    """Whether a command is one of a framework's, or has an option of it that determines the answer."""
+    kinds = (framework.options[name].kind for name in matched(framework, source.named)[0])
+    return _is_run(framework, source) or any(kind in _DECIDING for kind in kinds)
 
 
 def _released(
@@ -180,11 +214,19 @@ def _meaning(
     if not any(_runs(pattern, source) for pattern in framework.commands):
         for pattern, words in framework.refused.items():
             if run := _runs(pattern, source):
-                raise InputError(f"{source.title} runs {run.group(1)}: {words}")
+                raise Untrained(
+                    f"{source.title} runs {run.group(1)}: {words}", f"`{run.group(1)}`: {words}"
+                )
     known, foreign = _known(framework, source, typed or {})
+    texts = dict(source.named)
     for name, (pattern, why) in product(foreign, framework.excludes.items()):
         if re.fullmatch(pattern, plain(name)):
-            raise InputError(f"{source.title}: {name} is not an option of {framework.title}: {why}")
+            reason = f"{name} is not an option of {framework.title}: {why}"
+        elif re.fullmatch(pattern, f"{plain(name)}={texts[name].lower()}"):
+            reason = f"{name}={texts[name]}: {why}"
+        else:
+            continue
+        raise Untrained(f"{source.title}: {reason}", f"`{source.program}` with {reason}")
     given = {**known, **(typed or {})}
     (grouping,) = framework.of_kind("group size")
     said = {*given, grouping.name} if group_size is not None else {*given}
@@ -350,21 +392,28 @@ def _recognised(source: Source) -> Framework:
     most = max(scores.values())
     best = [name for name, score in scores.items() if score == most]
     best = [name for name in best if frameworks[name].names_of not in best]
-    some = known[best[0]] or source.unread
+    some = known[best[0]] or source.unread or _is_run(frameworks[best[0]], source)
     if len(best) == 1 and some and (most[0] or _told(best[0], known)):
         return frameworks[best[0]]
     able = (name for name, pairs in known.items() if _tells(frameworks[name], pairs))
     first = {name: (scores[name], not frameworks[name].names_of) for name in able}
     rivals = sorted(first, key=first.__getitem__, reverse=True)
     if not rivals:
-        raise InputError(
+        raise Unclear(
             f"{source.title}: the framework of these options is not clear: write it before the "
             f"file: 'trl run.yaml'"
         )
     titles = " or ".join(frameworks[name].title for name in rivals[:_RIVALS])
-    raise InputError(
-        f"{source.title}: it could be of {titles}: name it, {rivals[0]} for example, before the file"
+    raise Unclear(
+        f"{source.title}: it could be of {titles}: name it, {rivals[0]} for example, before the file",
+        rivals=True,
     )
+
+
+def _is_run(framework: Framework, source: Source) -> bool:
+    """Whether a source runs a program of the framework that is known by its whole name, or is refused."""
+    whole = (pattern for pattern in framework.commands if not re.search(r"[\[(*+?]", pattern))
+    return any(_runs(pattern, source) for pattern in (*whole, *framework.refused))
 
 
 def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
@@ -457,6 +506,11 @@ def _is_command(words: list[str]) -> bool:
     return (
         bool(re.search("^--|=", words[0]))
         or "-m" in words
+        or any(
+            len(words) > 1 and re.fullmatch(pattern, f"{words[0]} {words[1]}")
+            for each in catalogue().frameworks.values()
+            for pattern in (*each.commands, *each.refused)
+        )
         or any(word.endswith(".py") for word in words)
     )
 

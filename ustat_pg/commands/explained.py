@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import catalogue, named
+from ..catalogue import catalogue, named, resolve_all
 from ..explanations import (
     Differences,
     Explanation,
@@ -29,15 +29,25 @@ Found = Explanation | Differences | SchemeExplanation | RewardGradients
 def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and plot it if requested."""
     found = _asked(options)
-    if options.plot is not None and isinstance(found, Explanation | SchemeExplanation):
+    if len(found) > 1:
+        _refuse_unread(options, "a script with several trainings", "plot")
+        if options.json:
+            print(json.dumps([each.to_dict() for _, each in found], allow_nan=False))
+        else:
+            print("\n\n".join(f"{place}\n\n{each}" for place, each in found))
+        return
+    ((_, only),) = found
+    if options.plot is not None and isinstance(only, Explanation | SchemeExplanation):
         path = Path(options.plot)
         refuse_plot(path)
-        save(found.plot(), path)
-    print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
+        save(only.plot(), path)
+    print(json.dumps(only.to_dict(), allow_nan=False) if options.json else only)
 
 
-def _asked(options: argparse.Namespace) -> Found:
-    """The explanation of options, of two of them, of a way of sampling, or of several rewards."""
+def _asked(options: argparse.Namespace) -> list[tuple[str, Found]]:
+    """The explanation of options, of two of them, of a way of sampling, or of several rewards; of a script
+    that of each training, with its place.
+    """
     size = options.group_size
     _refuse_others(options)
     if options.reward_rates is not None:
@@ -47,7 +57,7 @@ def _asked(options: argparse.Namespace) -> Found:
                 f"{given[0]} is for one reward and --reward-rates is for several: give one of the two"
             )
         asked = {"group_size": size, "weights": options.weights}
-        return explain_rewards(options.reward_rates, options.estimator, **asked)
+        return [("", explain_rewards(options.reward_rates, options.estimator, **asked))]
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates), options)
@@ -56,20 +66,23 @@ def _asked(options: argparse.Namespace) -> Found:
     if len(options.estimator) == 1 and options.estimator[0] in SCHEMES:
         unread = ("against", "group_size", "problem", "rate")
         _refuse_unread(options, f"{options.estimator[0]} is a way of sampling", *unread)
-        return explain_scheme(options.estimator[0], rates or None)
+        return [("", explain_scheme(options.estimator[0], rates or None))]
     prompts: dict[str, Any] = {
         "pass_rates": rates or None,
         "moments": None if options.problem is None else load_problem(options.problem).moments(),
     }
+    if options.against is None and named(options.estimator) is None:
+        meanings = resolve_all(options.estimator, size)
+        return [(each.place, explain(each, rate=options.rate, **prompts)) for each in meanings]
     explanation = explain(options.estimator, group_size=size, rate=options.rate, **prompts)
     if options.against is None:
-        return explanation
+        return [("", explanation)]
     _refuse_unread(options, "--against compares two", "plot", "rate")
     if explanation.meaning is None or named(options.against) is not None:
         raise InputError(
             "--against compares options of trainers, and an estimator's name has no options"
         )
-    return Differences(explanation, explain(options.against, **prompts))
+    return [("", Differences(explanation, explain(options.against, **prompts)))]
 
 
 def _refuse_others(options: argparse.Namespace) -> None:

@@ -79,8 +79,8 @@ def explain(
     Arguments:
         estimator: the name of one of this library's estimators; or a framework and its options, a file, a
             mapping or a config of options, as :func:`ustat_pg.catalogue.resolve` reads them:
-            ``explain(trainer.args)``; or a function from rewards (n, G) to advantages of that shape, in NumPy
-            or torch.
+            ``explain(trainer.args)``; or the meaning that it returns; or a function from rewards (n, G) to
+            advantages of that shape, in NumPy or torch.
         group_size: G; it replaces the group size of the options.
         pass_rates: pass rates of equally likely prompts (default: .1, .2, ..., .9).
         moments: a problem, or its moments, in place of pass rates.
@@ -112,7 +112,10 @@ def explain(
         moments = moments_of(moments)
     function = estimator if callable(estimator) and not isinstance(estimator, type) else None
     name = named(estimator)
-    meaning = None if function or name else resolve(estimator, group_size)
+    if isinstance(estimator, Meaning):
+        meaning: Meaning | None = estimator
+    else:
+        meaning = None if function or name else resolve(estimator, group_size)
     size = integer("group size", group_size_of(group_size, meaning))
     if rate is not None and (meaning is None or meaning.passes <= 1):
         raise InputError(
