@@ -253,18 +253,6 @@ FILES = {
 }
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(name, text, beside=None):
-        for other, content in {**(beside or {}), name: text}.items():
-            place = tmp_path / other
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(content)
-        return str(tmp_path / name)
-
-    return write
-
-
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES.keys())
 def test_a_file_is_read(written, file):
     meaning = resolve([written(file.name, file.text, file.beside)])
@@ -374,11 +362,11 @@ REFUSED = {
         "train.py", "from trl import GRPOConfig\nGRPOConfig(**options)",
         "only the run itself sets scale_rewards"),
     "a name with two values": (
-        "train.py", "n = 2\nn = 4\nfrom trl import GRPOConfig\nGRPOConfig(num_generations=n)",
+        "train.py", "n = 2\nif x:\n n = 4\nfrom trl import GRPOConfig\nGRPOConfig(num_generations=n)",
         "only the run itself sets num_generations"),
     "two configs": (
-        "train.py", "from trl import GRPOConfig\nGRPOConfig()\nGRPOConfig()",
-        "2 times, in lines 2, 3"),
+        "train.py", "from trl import GRPOConfig\nGRPOConfig()\nGRPOConfig(beta=0.1)",
+        "2 trainings with other options: .*line 2: GRPOConfig and .*line 3: GRPOConfig"),
     "no config": ("train.py", "print()", "calls .*GRPOConfig.* nowhere"),
     "no Python": ("train.py", "def (", "not Python"),
     "no notebook": ("run.ipynb", "{}", "not a notebook"),

@@ -1,74 +1,93 @@
-"""Options in Python files and notebooks: the keyword arguments of one call, which are read but not run."""
+"""Options in Python files and notebooks: the keyword arguments of calls of config classes, which are read but
+not run.
+"""
 
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+import re
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 
 from ..files.reading import json_value, read_text
 from ..validation import InputError
+from .defaults import as_command, known
+from .flow import Flow
 from .records import catalogue
 from .sources import MOST_CODE, Source, of_sections
+from .values import plain, same_record
 
 
-def of_python(path: Path) -> Source:
+def of_python(path: Path) -> list[Source]:
+    """The options of each call of a config class, in order; calls with the same options are one."""
     return _of_code(read_text(path, MOST_CODE), path)
 
 
-def of_notebook(path: Path) -> Source:
+def of_notebook(path: Path) -> list[Source]:
     cells = json_value(read_text(path), path)
     try:
         texts = ["".join(cell["source"]) for cell in cells["cells"] if cell["cell_type"] == "code"]
     except (KeyError, TypeError):
         raise InputError(f"{path}: not a notebook") from None
-    lines = "\n".join(texts).splitlines()
-    code = "\n".join("" if line.lstrip()[:1] in "%!" else line for line in lines)
-    return replace(_of_code(code, path), text="\n".join(lines))
+    return _of_code("\n".join(map(_without_magics, texts)), path, "\n".join(texts))
 
 
-def _of_code(text: str, path: Path) -> Source:
-    """The keyword arguments of the only call of a config class that the catalogue knows."""
+def _without_magics(cell: str) -> str:
+    """A cell with only its Python."""
+    other = _CELL.match(cell)
+    if other and other["name"] not in ("time", "timeit", "capture"):
+        return ""
+    return _MAGIC.sub(r"\g<indent>pass", cell)
+
+
+def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
+    classes = {name for each in catalogue().frameworks.values() for name in each.classes}
     try:
         tree = ast.parse(text)
+        flow = Flow(tree, known, as_command, lambda name: name.rpartition(".")[2] in classes)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, InputError):
+            raise InputError(f"{path}: {error}") from None
         raise InputError(f"{path}: not Python: {error}") from None
-    classes = {name for each in catalogue().frameworks.values() for name in each.classes}
-    calls, imports, assigned = list[ast.Call](), list[str](), dict[str, list[ast.expr]]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called(node) in classes:
-            calls.append(node)
-        elif isinstance(node, ast.Import):
-            imports += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imports.append(node.module or "")
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            value = None if isinstance(node, ast.For | ast.AugAssign) else node.value
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    assigned.setdefault(target.id, []).append(value or ast.Name("unknown"))
-    if len(calls) != 1:
-        lines = ", ".join(str(call.lineno) for call in calls)
-        raise InputError(
-            f"{path}: it calls {' or '.join(sorted(classes))} "
-            + (f"{len(calls)} times, in lines {lines}: write the options" if calls else "nowhere")
+    found: dict[str, Source] = {}
+    for call in sorted(flow.configs, key=lambda call: (call.lineno, call.col_offset)):
+        record = reduce(same_record, map(flow.record, flow.configs[call]))
+        source = Source(
+            str(path),
+            text=text if whole is None else whole,
+            runs="\n".join([*_imports(tree), record.called]),
+            program=record.called,
+            line=call.lineno,
         )
-    (call,) = calls
-    source = Source(str(path), runs="\n".join([*imports, str(_called(call))]), text=text)
-    for keyword in call.keywords:
-        value = keyword.value
-        if isinstance(value, ast.Name) and len(assigned.get(value.id, ())) == 1:
-            (value,) = assigned[value.id]
-        try:
-            literal = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            source.unread.append(keyword.arg or f"**{ast.unparse(value)}")
-        else:
-            source.named += of_sections(path, {str(keyword.arg): literal})
-    return source
+        for name, value in record.parts.items():
+            literal = plain(value, flow.heap)
+            if literal is None:
+                source.unread.append(name)
+                continue
+            source.named += of_sections(path, {name: literal.value})
+            if literal.options:
+                source.defaults[name] = " and ".join(sorted(literal.options))
+        if not record.whole:
+            source.unread.append("**")
+        options = source.runs, source.named, source.unread, source.defaults
+        found.setdefault(repr(options), source)
+    if not found:
+        raise InputError(f"{path}: it calls {' or '.join(sorted(classes))} nowhere")
+    sources = [*found.values()]
+    for source in sources if len(sources) > 1 else []:
+        source.place = f"{path}, line {source.line}: {source.program}"
+    return sources
 
 
-def _called(call: ast.Call) -> str | None:
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+_CELL = re.compile(r"\s*%%(?P<name>\w+)")
+_MAGIC = re.compile(r"(?m)^(?P<indent>[ \t]*)(?:[%!]|\w+ *= *[!%](?=\w))(?:.*\\\n)*.*$")
+"""A line of a notebook that is not Python, with the lines on which it goes on."""

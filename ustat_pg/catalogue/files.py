@@ -33,24 +33,27 @@ def is_file(word: str) -> bool:
         return is_there(word)
     if re.search(r":\d+$", word) and is_there(word.rpartition(":")[0]):
         return True
-    return word.endswith((*_READERS, ".sh")) or (bool(re.search("[./]", word)) and is_there(word))
+    return word.endswith((*_READERS, *_CODE, ".sh")) or (bool(re.search("[./]", word)) and is_there(word))
 
 
 def runs_of(word: str) -> list[Source]:
-    """The options of each command of a script, or of the one in a line, ``run.sh:3``; else of the file."""
+    """The options of each command of a script, or of each config in code, or of the one in a line,
+    ``run.sh:3``; else of the file.
+    """
     name, line = (word, "") if is_there(word) else word.rpartition(":")[::2]
     path = Path(name)
     if path.is_dir() or path.suffix in _READERS:
         return [of_file(path)]
-    sources = [
-        _with_requirements(path, source)
-        for source in of_commands(read_text(path, MOST_SCRIPT), str(path), path)
-    ]
+    if read := _CODE.get(path.suffix):
+        found = read(path)
+    else:
+        found = of_commands(read_text(path, MOST_SCRIPT), str(path), path)
+    sources = [_with_requirements(path, source) for source in found]
     if not line:
         return sources
     here = [source for source in sources if source.line == int(line)]
     if not here:
-        raise InputError(f"{path}: no command begins in line {line}")
+        raise InputError(f"{path}: nothing to read begins in line {line}")
     return here
 
 
@@ -177,12 +180,12 @@ def _of_toml(path: Path) -> Source:
 
 _CONFIGS = (*YAML, ".toml", ".json")
 
+_CODE: dict[str, Callable[[Path], list[Source]]] = {".py": of_python, ".ipynb": of_notebook}
+
 _READERS: dict[str, Callable[[Path], Source]] = {
     **dict.fromkeys(YAML, of_yaml),
     ".json": _of_data(read_json),
     ".toml": _of_toml,
-    ".py": of_python,
-    ".ipynb": of_notebook,
     **dict.fromkeys((".bin", ".pt", ".pkl"), _of_data(read_pickle)),
 }
 

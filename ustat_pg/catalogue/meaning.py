@@ -59,6 +59,7 @@ class Meaning:
         aggregation: how the loss adds up tokens and outputs.
         passed_over: names that were written and are not options of the catalogue.
         releases: sentences on the release that has these defaults, if a release is named.
+        said: sentences on options that are defaults of a script's own options.
         also: sentences on the other commands of its script.
         place: the script, the line and the program, if a command of a script has these options.
     """
@@ -71,6 +72,7 @@ class Meaning:
     aggregation: Aggregation
     passed_over: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     place: str = ""
 

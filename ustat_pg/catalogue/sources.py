@@ -28,6 +28,7 @@ class Source:
         missing: parents that it names and that do not exist.
         unread: options whose values only a run would give.
         text: text that may name the releases that it installs.
+        defaults: by the name of an option, the script's own option whose default is its value.
         program: the program of a command.
         line: the line of a command in its script.
         place: the place of a command, with its program.
@@ -40,6 +41,7 @@ class Source:
     missing: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     text: str = ""
+    defaults: dict[str, str] = field(default_factory=dict)
     program: str = ""
     line: int = 0
     place: str = ""
@@ -54,6 +56,7 @@ class Source:
             [*self.missing, *other.missing],
             [*self.unread, *other.unread],
             f"{self.text}\n{other.text}",
+            {**self.defaults, **dict.fromkeys(dict(other.named), ""), **other.defaults},
             self.program or other.program,
             self.line or other.line,
             self.place or other.place,

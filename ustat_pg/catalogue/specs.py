@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
@@ -265,7 +265,18 @@ def _meaning(
             and not any(re.fullmatch(sign, plain(name)) for sign in framework.signs)
         ),
         releases=tuple(releases),
+        said=tuple(_said(framework, source, {*(typed or {}), *[grouping.name] * bool(group_size)})),
     )
+
+
+def _said(framework: Framework, source: Source, typed: Iterable[str]) -> Iterator[str]:
+    """Sentences on the options that are defaults of a script's own options."""
+    for written, own in source.defaults.items():
+        for name in matched(framework, [(written, "")])[0]:
+            if own and name not in typed:
+                size = framework.options[name].kind == "group size"
+                called = "G" if size else short_name(name)
+                yield f"{called} is the default of your script's option {own}."
 
 
 def _known(

@@ -131,7 +131,7 @@ class Explanation(shown.Shown):
             plain["framework"] = meaning.framework.name
             plain["own_name"] = meaning.row.name
             plain["aggregation"] = meaning.aggregation.name
-            plain["releases"] = list(meaning.releases)
+            plain["releases"], plain["said"] = list(meaning.releases), list(meaning.said)
             plain["place"], plain["also"] = meaning.place, list(meaning.also)
             plain["passed_over"] = list(meaning.passed_over)
             plain["changes_nothing"] = meaning.unchanged()
@@ -238,7 +238,8 @@ def _found(explanation: Explanation) -> str:
 def passed(meaning: Meaning) -> list[str]:
     """Lines on the release with these defaults, and on ignored names, those similar to options first."""
     names = meaning.passed_over
-    releases = [f"  {sentence}" for sentence in (*meaning.also, *meaning.releases)]
+    sentences = *meaning.also, *meaning.said, *meaning.releases
+    releases = [f"  {sentence}" for sentence in sentences]
     if not names:
         return releases
     known = [option.rpartition(".")[2] for option in meaning.framework.options]
