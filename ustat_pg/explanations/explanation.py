@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..catalogue import Family, Meaning, catalogue, short_name
-from ..catalogue.specs import NEAR
 from ..catalogue.turns import over_turns
+from ..catalogue.unread import by_section
 from ..display import shown
 from ..predictions import even_reuse_bias
 from ..rounding import GIVEN
-from ..validation import InputError, nearest
+from ..validation import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +28,9 @@ _WIDTH, _LEAST = 100, 40
 
 _NAMED = 12
 """The most ignored names that are printed; JSON has all of them."""
+
+_FIRST = 3
+"""The most names that are repeated beside the sentence that they may change."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Explanation(shown.Shown):
         ]
         parts = [
             _heading(self),
-            ["What it climbs", f"  {family.climbs}", *drawn],
+            ["What it climbs", f"  {family.climbs}", *_unless(meaning), *drawn],
             ["Bias", f"  {_bias(self)}"] if known else [],
             ["Noise", f"  {family.noise}", *(_noise(self) if known else ())],
             ["Silent groups", f"  {silent} have equal rewards here. {family.silent}"],
@@ -116,6 +119,8 @@ class Explanation(shown.Shown):
             plain["aggregation"] = meaning.aggregation.name
             plain["releases"] = list(meaning.releases)
             plain["passed_over"] = list(meaning.passed_over)
+            plain["may_change"] = list(meaning.may_change)
+            plain["off"] = meaning.off
             plain["changes_nothing"] = meaning.unchanged()
             plain["over_turns"] = over_turns(meaning)
             plain["passes"], plain["reuse_bias"] = meaning.passes, self.reuse_bias
@@ -194,7 +199,7 @@ def _heading(explanation: Explanation) -> list[str]:
         framework = meaning.framework
         source = f"{framework.repository}@{framework.commit} {row.source}"
         lines += [f"  Source: {source}, {framework.checked(row)}."]
-        lines += [f"  {note}" for note in framework.notes]
+        lines += [f"  {note}" for note in meaning.notes]
     return lines
 
 
@@ -210,16 +215,28 @@ def _found(explanation: Explanation) -> str:
 
 
 def passed(meaning: Meaning) -> list[str]:
-    """Lines on the release with these defaults, and on ignored names, those similar to options first."""
-    names, releases = meaning.passed_over, [f"  {sentence}" for sentence in meaning.releases]
+    """Lines on the release with these defaults, and on names that are not read."""
+    lines = [f"  {sentence}" for sentence in meaning.releases]
+    if meaning.may_change:
+        names = ", ".join(by_section(meaning.may_change))
+        lines += [f"  Not read, and may change the objective: {names}."]
+    rest = by_section([name for name in meaning.passed_over if name not in meaning.may_change], 3)
+    if rest:
+        more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
+        names = ", ".join(rest[:_NAMED])
+        lines += [f"  Ignored, because the catalogue has no such option: {names}{more}."]
+    return lines
+
+
+def _unless(meaning: Meaning | None) -> list[str]:
+    """A line on the names that are not read and may change what is climbed."""
+    names = by_section(meaning.may_change) if meaning else []
     if not names:
-        return releases
-    known = [option.rpartition(".")[2] for option in meaning.framework.options]
-    alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
-    first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
-    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
-    words = f"  Ignored, because the catalogue has no such option: {', '.join(first)}{more}."
-    return [*releases, words]
+        return []
+    more = f" and {len(names) - _FIRST} more" if len(names) > _FIRST else ""
+    return [
+        f"  This is as far as the options read here say: {', '.join(names[:_FIRST])}{more} may change it."
+    ]
 
 
 def _bias(explanation: Explanation) -> str:
@@ -299,6 +316,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         for line in (*meaning.step(), *meaning.reused(), *_again(explanation), *meaning.beside())
     ]
     lines += [f"  KL, {term}." for term in meaning.penalties()]
+    lines += [f"  {option}: off, because {reason}." for option, reason in meaning.off.items()]
     return lines + [f"  {line}" for line in over_turns(meaning)]
 
 
