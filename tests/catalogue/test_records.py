@@ -115,7 +115,10 @@ test_specs_that_are_refused = refusals(
     ("verll adv_estimator=rloo", "'verll' is unknown, did you mean verl?"),
     ("huggingface foo", "'huggingface' is unknown: choose one of agent-lightning, "),
     ("llama_factory num_generations=8", "'llama_factory' has no rows here: it has no trainer"),
-    ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
+    (
+        "trl scale_reward=group",
+        "no option 'scale_reward' in the catalogue: did you mean scale_rewards",
+    ),
     ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
     ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
     ("areal mean_level=group", "may mean actor.reward_norm.mean_level, actor.adv_norm"),

@@ -319,13 +319,15 @@ def test_only_the_kl_that_is_on_is_said_and_whose_gradient_it_is():
 
 
 def test_what_the_sampler_s_ratio_does_is_not_nothing():
-    meaning = resolve("trl")
+    meaning = resolve("trl use_vllm=true")
     assert not any("vllm" in name for names in meaning.unchanged().values() for name in names)
     assert meaning.sampled()[0] == "vllm_importance_sampling_correction=true"
-    assert not resolve("trl vllm_importance_sampling_correction=false").sampled()
+    assert not resolve("trl use_vllm=true vllm_importance_sampling_correction=false").sampled()
     assert not resolve("openrlhf").sampled()
     assert "is_correction_enable=true" in resolve("openrlhf is_correction_enable=true").sampled()
-    assert "by the ratio to the engine that sampled" in " ".join(str(explain("trl")).split())
+    text = " ".join(str(explain("trl use_vllm=true")).split())
+    assert "by the ratio to the engine that sampled" in text
+    assert "vllm_importance_sampling_mode=sequence_mask drops" in text
 
 
 def test_a_step_that_is_cut_to_a_norm_is_said_where_it_is():

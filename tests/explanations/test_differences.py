@@ -17,7 +17,7 @@ def between(one, other):
 
 def test_two_words_for_one_thing_differ_in_nothing():
     same = "unsloth scale_rewards=false vllm_importance_sampling_correction=true beta=0"
-    assert not between("trl scale_rewards=false", same)
+    assert not between("trl scale_rewards=false use_vllm=true", same)
     assert not between(
         "verl adv_estimator=rloo rollout.n=4", "verl adv_estimator=rloo_vectorized rollout.n=4"
     )
@@ -41,7 +41,7 @@ def test_what_one_of_them_alone_has_is_none_in_the_other():
     assert between(verl, f"{verl} policy_loss.loss_mode=cispo") == {
         "another loss": ("none", "loss_mode=cispo")
     }
-    rows = between("trl vllm_importance_sampling_correction=false", "trl")
+    rows = between("trl vllm_importance_sampling_correction=false", "trl use_vllm=true")
     assert rows["the sampler's ratio"][0] == "none"
     assert rows["the sampler's ratio"][1].startswith("vllm_importance_sampling_correction=true, ")
 

@@ -241,7 +241,7 @@ def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
             "oracle is not a table by the number of successes",
         ),
         (("pass-at-k:5", "--group-size", "4"), "at least k = 5: group size is 4"),
-        (("trl scale_reward=group",), "the nearest is 'scale_rewards'"),
+        (("trl scale_reward=group",), "did you mean scale_rewards"),
         (("trl", "--pass-rate", "1.5"), "pass rate is 1.5: it must lie in [0, 1]"),
         (("trl", "--pass-rates", "/no/file"), "No such file"),
     ],

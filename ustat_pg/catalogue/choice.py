@@ -16,6 +16,7 @@ from .framework import Row
 from .meaning import Meaning
 from .options import short_name
 from .specs import resolve
+from .unread import by_section
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +120,7 @@ class Choice(Shown):
         return {
             "framework": self.meaning.framework.name,
             **plain({**parts, "table": self.candidates, "direction": self.direction}),
-            "beside": self.meaning.beside(defaults=False),
+            "beside": self._ignored,
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -164,9 +165,16 @@ class Choice(Shown):
             )
         if self.direction is not None:
             lines.append(self._bias(self.direction))
-        if beside := self.meaning.beside(defaults=False):
-            lines += ["These numbers ignore:", *(f"  {line}" for line in beside)]
+        if ignored := self._ignored:
+            lines += ["These numbers ignore:", *(f"  {line}" for line in ignored)]
         return "\n".join(lines)
+
+    @property
+    def _ignored(self) -> list[str]:
+        """Sentences on what the numbers do not contain."""
+        unread = ", ".join(by_section(self.meaning.may_change))
+        sentence = [f"{unread}: not read, and may change the objective."] if unread else []
+        return [*self.meaning.beside(defaults=False), *sentence]
 
     def _bias(self, direction: Direction) -> str:
         label = self.candidates[0].label

@@ -33,7 +33,9 @@ def is_file(word: str) -> bool:
         return is_there(word)
     if re.search(r":\d+$", word) and is_there(word.rpartition(":")[0]):
         return True
-    return word.endswith((*_READERS, *_CODE, ".sh")) or (bool(re.search("[./]", word)) and is_there(word))
+    return word.endswith((*_READERS, *_CODE, ".sh")) or (
+        bool(re.search("[./]", word)) and is_there(word)
+    )
 
 
 def runs_of(word: str) -> list[Source]:

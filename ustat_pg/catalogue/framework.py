@@ -129,6 +129,7 @@ class Framework:
         bases: files with its own defaults; a parent with such a name adds nothing.
         refused: its programs without a group baseline, and what they do.
         foreign: names that resemble options but are not read.
+        harmless: patterns of names that sound as if they changed the objective, and do not.
         excludes: patterns of names, or of ``name=value``, that its runs do not have, and where they occur
             instead.
         outputs: options whose product is the number of outputs of one optimizer step; a ``/`` before a name
@@ -160,6 +161,7 @@ class Framework:
     bases: tuple[str, ...] = field(default=(), converter=texts)
     refused: Mapping[str, str] = field(factory=dict)
     foreign: tuple[str, ...] = field(default=(), converter=texts)
+    harmless: tuple[str, ...] = field(default=(), converter=texts)
     excludes: Mapping[str, str] = field(factory=dict)
     outputs: tuple[str, ...] = field(default=(), converter=texts)
     steps: Sequence[Sequence[str]] = ()

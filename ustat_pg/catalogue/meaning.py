@@ -16,6 +16,7 @@ from ..validation import InputError, integer, number, positive
 from .framework import Framework, Row
 from .options import Option, short_name
 from .records import Aggregation, bare, catalogue
+from .unread import OFF, is_off
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "1": lambda size: 1.0,
@@ -24,9 +25,6 @@ _FACTORS: dict[str, Callable[[int], float]] = {
     "1/sqrt(G)": lambda size: 1 / sqrt(size),
 }
 """The constants that may multiply an estimator, as functions of the group size."""
-
-_OFF = ("none", "false")
-"""Words that switch an option off, like 0."""
 
 _KEPT = "its reward"
 """The start of the row's text if a group of one keeps its reward as advantage."""
@@ -58,6 +56,7 @@ class Meaning:
         group_size: G; None if neither the options nor a default give it.
         aggregation: how the loss adds up tokens and outputs.
         passed_over: names that were written and are not options of the catalogue.
+        may_change: those of them that may change the objective.
         releases: sentences on the release that has these defaults, if a release is named.
         said: sentences on options that are defaults of a script's own options.
         also: sentences on the other commands of its script.
@@ -71,6 +70,7 @@ class Meaning:
     group_size: int | None
     aggregation: Aggregation
     passed_over: tuple[str, ...] = ()
+    may_change: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
@@ -90,14 +90,53 @@ class Meaning:
         return f"{short_name(name)}={self.values[name]}"
 
     def _on(self, kind: str) -> list[Option]:
-        """The options that act on one thing and are switched on."""
+        """The options that act on one thing, are switched on and have what they need."""
         options = self.framework.of_kind(kind)
-        return [option for option in options if not self._is_off(option.name)]
+        return [each for each in options if not self._is_off(each.name) and not self._lacks(each)]
 
     def _is_off(self, name: str) -> bool:
         """Whether the value of an option switches it off, such as 0."""
-        value = self.values[name]
-        return value in _OFF or bool(re.fullmatch(r"[+-]?0*\.?0+(e[+-]?\d+)?", value))
+        return is_off(self.values[name])
+
+    def _lacks(self, option: Option) -> str:
+        """The other option, with its value, for which an option is off; empty if there is none."""
+        for name, allowed in option.needs.items():
+            if self.values[name] not in allowed:
+                return f"{short_name(name)} is {self.values[name]}"
+            if lacks := self._lacks(self.framework.options[name]):
+                return lacks
+        if option.times and self._is_off(option.times):
+            return f"{short_name(option.times)} is {self.values[option.times]}"
+        if option.kind == "KL form" and not option.needs:
+            return self._without_a_kl(option)
+        return ""
+
+    def _without_a_kl(self, option: Option) -> str:
+        """The reason why a form of the KL is off: no KL term that it belongs to is on."""
+        served = [
+            each
+            for each in self.framework.of_kind("KL")
+            if option.name in (each.form, each.corrected.rpartition("=")[0])
+        ]
+        reasons = [
+            self._lacks(each) or f"{short_name(each.name)} is {self.values[each.name]}"
+            for each in served
+            if self._lacks(each) or self._is_off(each.name)
+        ]
+        return " and ".join(dict.fromkeys(reasons)) if len(reasons) == len(served) else ""
+
+    @property
+    def off(self) -> dict[str, str]:
+        """The options that were written and do not act, with the option that switches each of them off."""
+        found = ((name, self._lacks(self.framework.options[name])) for name in self.given)
+        return {self._typed(name): reason for name, reason in found if reason}
+
+    @property
+    def notes(self) -> list[str]:
+        """The framework's notes, without those that begin with an option that is off."""
+        options = {short_name(option.name): option for option in self.framework.options.values()}
+        heads = {note: options.get(re.split(r"[=\s]", note)[0]) for note in self.framework.notes}
+        return [note for note, option in heads.items() if option is None or not self._lacks(option)]
 
     @property
     def estimator(self) -> str | None:
@@ -248,10 +287,10 @@ class Meaning:
         for kind in ["ratio"] * (self.steps <= 1) + dropping:
             names = [option.name for option in self.framework.of_kind(kind)]
             reasons[catalogue().kinds[kind]] = names
-        capping = self.cap[0] if self.cap else None
+        capping, off = self.cap[0] if self.cap else None, self.off
         for reason, names in reasons.items():
             there = [name for name in names if not self.framework.options[name].lacking]
-            if kept := [short_name(name) for name in there if name != capping]:
+            if kept := [short_name(n) for n in there if n != capping and self._typed(n) not in off]:
                 groups[reason] = kept
         return groups
 
@@ -271,8 +310,8 @@ class Meaning:
 
     def sampled(self) -> list[str]:
         """The options that correct for differences between trainer and sampling engine, with their values."""
-        options = self.framework.of_kind("sampler")
-        off = (each for each in options[1:] if each.switch or each.default in _OFF)
+        options = [each for each in self.framework.of_kind("sampler") if not self._lacks(each)]
+        off = (each for each in options[1:] if each.switch or each.default in OFF)
         switched = (not self._is_off(each.name) for each in off)
         if not options or (self._is_off(options[0].name) and not any(switched)):
             return []
@@ -296,7 +335,7 @@ class Meaning:
         found: dict[str, list[str]] = {}
         for option in (*self.framework.of_kind("policy"), *self.framework.of_kind("sampling")):
             value = self.values[option.name]
-            if value == "none" or float(value) in option.neutral:
+            if value == "none" or float(value) in option.neutral or self._lacks(option):
                 continue
             scored = self.values[option.scored] if option.scored else "nan"
             # It is none if it was written as a reference to the other.
@@ -330,12 +369,10 @@ class Meaning:
 
     def acting_penalties(self) -> list[Penalty]:
         """The KL terms that are on."""
-        found = []
-        for option in self._on("KL"):
-            needed = all(self.values[name] in allowed for name, allowed in option.needs.items())
-            if needed and not (option.times and self._is_off(option.times)):
-                found.append(Penalty(option, self._form(option), self._coefficient(option)))
-        return found
+        return [
+            Penalty(option, self._form(option), self._coefficient(option))
+            for option in self._on("KL")
+        ]
 
     def in_place(self, where: str) -> list[Penalty]:
         """The KL terms in the ``loss`` or in the ``reward`` that are on and whose gradient is recorded."""

@@ -162,6 +162,7 @@ def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
                 value: [prefix + alias for alias in names]
                 for value, names in option.get("caps", {}).items()
             },
+            "needs": {prefix + name: values for name, values in option.get("needs", {}).items()},
         }
         for name, option in other["options"].items()
         if name not in data.get("without", ())

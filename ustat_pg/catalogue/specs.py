@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
 from ..registry import ALIASES, ESTIMATORS
-from ..validation import InputError, integer, nearest
+from ..validation import InputError, integer
 from .files import is_file, of_commands, of_file, runs_of
 from .framework import Framework, release_numbers
 from .meaning import Meaning
@@ -20,6 +20,7 @@ from .options import Option, short_name
 from .records import catalogue
 from .sources import FILES, Named, Source, is_there, of_config, options_of, plain
 from .trainings import Unclear, Untrained, the_only, trainings
+from .unread import ELSEWHERE, may_change, slip
 
 
 def named(estimator: Any) -> str | None:
@@ -125,11 +126,11 @@ def resolve_all(spec: Any, group_size: int | None = None) -> tuple[Meaning, ...]
         if framework and len(sources) > 1 and not _claims(framework, source):
             raise Unclear(f"{source.title}: its options are not of {framework.title}")
         own, releases = _released(framework or _recognised(source), source, release)
-        passed, given = [], {}
+        passed, given = dict[str, str](), dict[str, str]()
         for name, text in options_of(typed, own.is_switch):
             option = _typed(own, name)
             if option is None:
-                passed.append(name)
+                passed[name] = text
                 continue
             if not text and not option.switch:
                 raise InputError(f"{name!r} has no value: write {name}=VALUE")
@@ -196,11 +197,28 @@ def _allows(how: str, version: str, release: str) -> bool:
 
 
 def _typed(framework: Framework, name: str) -> Option | None:
-    """The option with a typed name; None if no option of the framework has a similar name."""
-    known = {option_name.rpartition(".")[2] for option_name in framework.names()}
-    last = plain(name).rpartition(".")[2]
-    slip = last not in known and nearest(last, known, cutoff=NEAR)
-    return framework.option(name) if framework.matching(name) or slip else None
+    """The option with a typed name; None if the framework has no such option."""
+    return framework.option(name) if framework.matching(name) else None
+
+
+def _refuse_slips(framework: Framework, names: Mapping[str, str], given: Container[str]) -> None:
+    """Raise an error if a name that is not read is nearly that of an option that is not given.
+
+    Arguments:
+        names: the beginning of the message, by name.
+    """
+    options = framework.names()
+    for name, title in names.items():
+        written = plain(name)
+        *sections, last = written.split(".")
+        own = {written, last} & {*framework.foreign} or any(map(ELSEWHERE.match, sections))
+        near = None if own else slip(written, options)
+        if near and options[near].name not in given:
+            meant = short_name(near)
+            raise InputError(
+                f"{title}{framework.title} has no option {name!r} in the catalogue: did you mean {meant}? If "
+                f"not, write {meant}=VALUE too"
+            )
 
 
 def _meaning(
@@ -209,7 +227,7 @@ def _meaning(
     group_size: int | None,
     source: Source,
     typed: Mapping[str, str] | None = None,
-    passed: Iterable[str] = (),
+    passed: Mapping[str, str] | None = None,
 ) -> Meaning:
     if not any(_runs(pattern, source) for pattern in framework.commands):
         for pattern, words in framework.refused.items():
@@ -228,6 +246,8 @@ def _meaning(
             continue
         raise Untrained(f"{source.title}: {reason}", f"`{source.program}` with {reason}")
     given = {**known, **(typed or {})}
+    origins = dict.fromkeys(passed or (), "") | dict.fromkeys(foreign, f"{source.title}: ")
+    _refuse_slips(framework, origins, given)
     (grouping,) = framework.of_kind("group size")
     said = {*given, grouping.name} if group_size is not None else {*given}
     _refuse_unsaid(framework, source, said)
@@ -246,6 +266,9 @@ def _meaning(
         values[grouping.name] = str(integer("group size", group_size))
     size = values[grouping.name]
     aggregation = framework.adds_up(values, "aggregation", "loss")
+    written = dict(source.named)
+    unread = {**(passed or {}), **{name: written[name] for name in foreign}}
+    unread = {name: text for name, text in unread.items() if plain(name) not in FILES}
     return Meaning(
         framework=framework,
         row=framework.row(values),
@@ -258,11 +281,11 @@ def _meaning(
         ),
         group_size=None if size == "none" else int(size),
         aggregation=catalogue().aggregations[aggregation],
-        passed_over=tuple(
+        passed_over=tuple(unread),
+        may_change=tuple(
             name
-            for name in dict.fromkeys((*passed, *foreign))
-            if plain(name) not in FILES
-            and not any(re.fullmatch(sign, plain(name)) for sign in framework.signs)
+            for name in may_change(unread)
+            if not any(re.fullmatch(each, plain(name)) for each in framework.harmless)
         ),
         releases=tuple(releases),
         said=tuple(_said(framework, source, {*(typed or {}), *[grouping.name] * bool(group_size)})),
@@ -345,7 +368,7 @@ def matched(framework: Framework, named: Named) -> tuple[dict[str, Named], list[
 
 def _by_tail(name: str, tails: Mapping[str, set[str]]) -> str | None:
     parts = name.split(".")
-    if any(_ELSEWHERE.match(part) for part in parts[:-1]):
+    if any(ELSEWHERE.match(part) for part in parts[:-1]):
         return None
     for start in range(len(parts)):
         options = tails.get(".".join(parts[start:]), set())
@@ -528,10 +551,5 @@ _TELLING = ("advantage", "group size", "aggregation")
 _DECIDING = (*_TELLING, "preset", "KL", "loss", "length")
 """The kinds of options that determine the answer."""
 
-_COMMON = ("policy", "sampling", "score", "rewards")
+_COMMON = ("policy", "sampling", "score", "rewards", "engine")
 """The kinds of options whose names occur in every trainer, so they do not identify the framework."""
-
-_ELSEWHERE = re.compile(
-    "val|eval|test|valid|optim|adam|sched|quant|qat|bnb|critic|reward_model|rm$|lora|peft|teacher|distill"
-)
-"""The sections whose options do not belong to the loss."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..catalogue import Family, Meaning, catalogue, short_name
-from ..catalogue.specs import NEAR
 from ..catalogue.turns import over_turns
+from ..catalogue.unread import by_section
 from ..display import shown
 from ..display.numbers import readable
 from ..predictions import even_reuse_bias
 from ..rounding import GIVEN
-from ..validation import InputError, nearest
+from ..validation import InputError
 from .text import Part, fitted
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ _ASSUMED = (
 
 _NAMED = 12
 """The most ignored names that are printed; JSON has all of them."""
+
+_FIRST = 3
+"""The most names that are repeated beside the sentence that they may change."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,11 @@ class Explanation(shown.Shown):
         unchanged = {} if meaning is None else meaning.unchanged()
         still = [f"  {', '.join(names)}: {reason}." for reason, names in unchanged.items()]
         silent = f"  {self.frac_reward_zero_std:.1%} of groups of {self.group_size} have equal rewards here."
-        answer = [f"  {family.what}", f"  It climbs: {family.climbs}", f"  Noise: {family.noise}"]
+        answer = [f"  {family.what}", f"  It climbs: {family.climbs}", *_unless(meaning)]
+        answer += [f"  Noise: {family.noise}"]
         climbs = list[str]()
         if self.weight is not None:
-            answer = [f"  {_bias(self)}", *_noise(self)]
+            answer = [f"  {_bias(self)}", *_unless(meaning), *_noise(self)]
             climbs = [f"  {family.climbs}", *curve(self.weight, self.pass_rates)]
         answer += [silent] * (self.group_size > 1)
         answer += [f"  {_ASSUMED}"] * (self.assumed and self.weight is not None)
@@ -134,6 +138,8 @@ class Explanation(shown.Shown):
             plain["releases"], plain["said"] = list(meaning.releases), list(meaning.said)
             plain["place"], plain["also"] = meaning.place, list(meaning.also)
             plain["passed_over"] = list(meaning.passed_over)
+            plain["may_change"] = list(meaning.may_change)
+            plain["off"] = meaning.off
             plain["changes_nothing"] = meaning.unchanged()
             plain["over_turns"] = over_turns(meaning)
             plain["passes"], plain["reuse_bias"] = meaning.passes, self.reuse_bias
@@ -220,7 +226,7 @@ def _definition(explanation: Explanation) -> tuple[list[str], list[str]]:
     if row.one_output:
         lines += [f"  The advantage in a group of one output is {row.one_output}."]
     source = f"{framework.repository}@{framework.commit} {row.source}"
-    notes += [f"  {note}" for note in framework.notes]
+    notes += [f"  {note}" for note in meaning.notes]
     return lines, [f"  Source: {source}, {framework.checked(row)}.", *notes]
 
 
@@ -236,18 +242,28 @@ def _found(explanation: Explanation) -> str:
 
 
 def passed(meaning: Meaning) -> list[str]:
-    """Lines on the release with these defaults, and on ignored names, those similar to options first."""
-    names = meaning.passed_over
-    sentences = *meaning.also, *meaning.said, *meaning.releases
-    releases = [f"  {sentence}" for sentence in sentences]
+    """Lines on the release with these defaults, on other commands, and on names that are not read."""
+    lines = [f"  {sentence}" for sentence in (*meaning.also, *meaning.said, *meaning.releases)]
+    if meaning.may_change:
+        names = ", ".join(by_section(meaning.may_change))
+        lines += [f"  Not read, and may change the objective: {names}."]
+    rest = by_section([name for name in meaning.passed_over if name not in meaning.may_change], 3)
+    if rest:
+        more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
+        names = ", ".join(rest[:_NAMED])
+        lines += [f"  Ignored, because the catalogue has no such option: {names}{more}."]
+    return lines
+
+
+def _unless(meaning: Meaning | None) -> list[str]:
+    """A line on the names that are not read and may change what is climbed."""
+    names = by_section(meaning.may_change) if meaning else []
     if not names:
-        return releases
-    known = [option.rpartition(".")[2] for option in meaning.framework.options]
-    alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
-    first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
-    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
-    words = f"  Ignored, because the catalogue has no such option: {', '.join(first)}{more}."
-    return [*releases, words]
+        return []
+    more = f" and {len(names) - _FIRST} more" if len(names) > _FIRST else ""
+    return [
+        f"  This is as far as the options read here say: {', '.join(names[:_FIRST])}{more} may change it."
+    ]
 
 
 def _bias(explanation: Explanation) -> str:
@@ -340,7 +356,8 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
     lines += [f"  KL term: {term}." for term in meaning.penalties()]
     steps = (*over_turns(meaning), *meaning.step(), *meaning.reused(), *_again(explanation))
-    return lines + [f"  {line}" for line in (*steps, *meaning.beside())]
+    lines += [f"  {line}" for line in (*steps, *meaning.beside())]
+    return lines + [f"  {option}: off, because {reason}." for option, reason in meaning.off.items()]
 
 
 def _again(explanation: Explanation) -> list[str]:
