@@ -76,6 +76,16 @@ def test_an_option_that_leaves_no_row_is_refused(spec, why):
     refuses(why, resolve, spec)
 
 
+def test_ms_swift_s_kl_and_chord():
+    meaning = resolve("swift num_generations=8 advantage_estimator=rloo")
+    (penalty,) = meaning.acting_penalties()
+    assert (penalty.option.where, penalty.form, penalty.coefficient) == ("reward", "k1", 0.04)
+    (penalty,) = resolve("swift num_generations=8").acting_penalties()
+    assert (penalty.option.where, penalty.form) == ("loss", "k3")
+    meaning = resolve("swift num_generations=8 --chord_sft_dataset a b --chord_mu_peak .5")
+    assert "chord_sft_dataset=given, chord_mu_peak=.5: adds a loss" in " ".join(meaning.beside())
+
+
 def test_robots_of_rlinf_have_no_kl():
     written = (
         "rlinf algorithm.adv_type=grpo algorithm.group_size=8 algorithm.kl_beta=.1 runner.task_type"

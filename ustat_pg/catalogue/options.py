@@ -13,7 +13,7 @@ from ..validation import InputError, integer, nearest
 
 LOSS = (
     *("aggregation", "length", "loss", "ratio", "KL", "KL form", "filter", "filter without refill"),
-    *("survival", "entropy", "sampler"),
+    *("survival", "entropy", "sampler", "imitation"),
 )
 """The kinds of options that act on the loss, its KL terms and the rollouts in it."""
 
