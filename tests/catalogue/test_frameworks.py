@@ -106,3 +106,16 @@ def test_rlinf_s_files_for_agent_lightning_are_its_own(tmp_path):
     )
     meaning = resolve(str(path))
     assert (meaning.framework.name, meaning.estimator) == ("rlinf", "std-ddof1")
+
+
+@pytest.mark.parametrize("name", ["relax", "vime"])
+def test_what_descends_from_slime_is_known_by_its_name(name):
+    options = (
+        "--n-samples-per-prompt 8 --use-kl-loss --kl-loss-coef 0.00 --calculate-per-token-loss"
+    )
+    for written in (f"{name} {options}", f"python3 -m {name}.train {options}"):
+        meaning = resolve(written)
+        assert (meaning.framework.name, meaning.estimator) == (name, "std-ddof1")
+        assert meaning.framework.checked(meaning.row) == "read only"
+        assert meaning.penalties() == ["none: it is switched off"]
+        assert meaning.aggregation.name == "token-mean"
