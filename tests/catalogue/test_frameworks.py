@@ -29,7 +29,7 @@ from ustat_pg.catalogue import resolve
 def test_how_a_loss_adds_up_and_its_kl_terms(spec, aggregation, penalties):
     meaning = resolve(spec)
     assert meaning.aggregation.name == aggregation
-    assert [(each.form, each.coefficient) for each in meaning.acting_penalties()] == penalties
+    assert [(each.form, each.coefficient) for each in meaning.in_place("loss")] == penalties
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_a_program_of_verl_that_trains_no_groups_is_named(command, why):
     ("spec", "why"),
     [
         ("slime --debug-rollout-only", "it only generates"),
+        ("rlinf adv_type=grpo group_size=8 runner.only_eval=True", "it only evaluates"),
         ("miles --debug-rollout-only", "it only generates"),
         ("slime --loss-type custom_loss", "a loss of the run's own"),
         ("slime --custom-advantage-function-path a.b", "a function of the run's own"),
@@ -73,3 +74,48 @@ def test_a_program_of_verl_that_trains_no_groups_is_named(command, why):
 )
 def test_an_option_that_leaves_no_row_is_refused(spec, why):
     refuses(why, resolve, spec)
+
+
+def test_ms_swift_s_kl_and_chord():
+    meaning = resolve("swift num_generations=8 advantage_estimator=rloo")
+    (penalty,) = meaning.acting_penalties()
+    assert (penalty.option.where, penalty.form, penalty.coefficient) == ("reward", "k1", 0.04)
+    (penalty,) = resolve("swift num_generations=8").acting_penalties()
+    assert (penalty.option.where, penalty.form) == ("loss", "k3")
+    meaning = resolve("swift num_generations=8 --chord_sft_dataset a b --chord_mu_peak .5")
+    assert "chord_sft_dataset=given, chord_mu_peak=.5: adds a loss" in " ".join(meaning.beside())
+
+
+def test_robots_of_rlinf_have_no_kl():
+    written = (
+        "rlinf algorithm.adv_type=grpo algorithm.group_size=8 algorithm.kl_beta=.1 runner.task_type"
+    )
+    assert resolve(f"{written}=embodied").penalties() == ["none: it is switched off"]
+    (line,) = resolve(f"{written}=reasoning").penalties()
+    assert line.startswith("kl_beta=.1: in the loss")
+
+
+def test_rlinf_s_files_for_agent_lightning_are_its_own(tmp_path):
+    path = tmp_path / "calc.yaml"
+    path.write_text(
+        "agentlightning: {n_runners: 10}\n"
+        "runner: {task_type: reasoning}\n"
+        "actor: {model: {path: x}}\n"
+        "algorithm: {group_size: 4, adv_type: grpo_dynamic, advantage_mode: trajectory,\n"
+        "  normalize_advantages: false, clip_ratio_high: 0.3}\n"
+    )
+    meaning = resolve(str(path))
+    assert (meaning.framework.name, meaning.estimator) == ("rlinf", "std-ddof1")
+
+
+@pytest.mark.parametrize("name", ["relax", "vime"])
+def test_what_descends_from_slime_is_known_by_its_name(name):
+    options = (
+        "--n-samples-per-prompt 8 --use-kl-loss --kl-loss-coef 0.00 --calculate-per-token-loss"
+    )
+    for written in (f"{name} {options}", f"python3 -m {name}.train {options}"):
+        meaning = resolve(written)
+        assert (meaning.framework.name, meaning.estimator) == (name, "std-ddof1")
+        assert meaning.framework.checked(meaning.row) == "read only"
+        assert meaning.penalties() == ["none: it is switched off"]
+        assert meaning.aggregation.name == "token-mean"

@@ -130,8 +130,7 @@ class Framework:
         refused: its programs without a group baseline, and what they do.
         foreign: names that resemble options but are not read.
         harmless: patterns of names that sound as if they changed the objective, and do not.
-        excludes: patterns of names, or of ``name=value``, that its runs do not have, and where they occur
-            instead.
+        excludes: patterns of names that its runs do not have, and where they occur instead.
         outputs: options whose product is the number of outputs of one optimizer step; a ``/`` before a name
             divides.
         steps: groups of options whose product is the number of optimizer steps on the same outputs; a ``/``

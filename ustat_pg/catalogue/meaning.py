@@ -320,7 +320,15 @@ class Meaning:
     def acting(self) -> dict[str, list[str]]:
         """The chosen options that act on outputs, groups, tokens or rewards, by effect."""
         found: dict[str, list[str]] = {}
-        for kind in ("survival", "filter", "filter without refill", "entropy", "reward", "balance"):
+        for kind in (
+            "survival",
+            "filter",
+            "filter without refill",
+            "entropy",
+            "reward",
+            "imitation",
+            "balance",
+        ):
             for option in self._on(kind):
                 if kind.startswith("filter") or self.values[option.name] != option.default:
                     found.setdefault(catalogue().kinds[kind], []).append(self._typed(option.name))

@@ -13,7 +13,7 @@ from ..validation import InputError, integer, nearest
 
 LOSS = (
     *("aggregation", "length", "loss", "ratio", "KL", "KL form", "filter", "filter without refill"),
-    *("survival", "entropy", "sampler"),
+    *("survival", "entropy", "sampler", "imitation"),
 )
 """The kinds of options that act on the loss, its KL terms and the rollouts in it."""
 
@@ -146,9 +146,9 @@ class Option:
         """Whether it is switched on if it is named without a value."""
         return {*(self.values or self.means or ()), *self.refused} == {"true", "false"}
 
-    def refuses(self, text: str) -> bool:
-        """Whether a text is a value without a group baseline."""
-        return self._word(text) in self.refused
+    def refusal(self, text: str) -> str:
+        """What a value without a group baseline does; empty for other values."""
+        return self.refused.get(self._word(text), "")
 
     def _word(self, text: str) -> str:
         value = (self.synonyms or {}).get(text.lower(), text.lower())

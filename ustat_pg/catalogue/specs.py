@@ -236,15 +236,10 @@ def _meaning(
                     f"{source.title} runs {run.group(1)}: {words}", f"`{run.group(1)}`: {words}"
                 )
     known, foreign = _known(framework, source, typed or {})
-    texts = dict(source.named)
     for name, (pattern, why) in product(foreign, framework.excludes.items()):
         if re.fullmatch(pattern, plain(name)):
             reason = f"{name} is not an option of {framework.title}: {why}"
-        elif re.fullmatch(pattern, f"{plain(name)}={texts[name].lower()}"):
-            reason = f"{name}={texts[name]}: {why}"
-        else:
-            continue
-        raise Untrained(f"{source.title}: {reason}", f"`{source.program}` with {reason}")
+            raise Untrained(f"{source.title}: {reason}", f"`{source.program}` with {reason}")
     given = {**known, **(typed or {})}
     origins = dict.fromkeys(passed or (), "") | dict.fromkeys(foreign, f"{source.title}: ")
     _refuse_slips(framework, origins, given)
@@ -319,7 +314,7 @@ def _known(
         written = [*dict(written).items()]  # The last value of a name applies.
         own = [pair for pair in written if plain(pair[0]) in names]
         texts = {
-            option.read(text or ("true" if option.switch else "none")): name
+            _read(option, text or ("true" if option.switch else "none"), source): name
             for name, text in own or written
             if _is_value(option, name, text)
         }
@@ -331,6 +326,13 @@ def _known(
         if texts:
             values[option.name] = [*texts][-1]
     return values, foreign
+
+
+def _read(option: Option, text: str, source: Source) -> str:
+    if option.kind == "trainer" and (why := option.refusal(text)):
+        reason = f"{short_name(option.name)}={text}: {why}"
+        raise Untrained(f"{source.title}: {reason}", f"`{source.program}` with {reason}")
+    return option.read(text)
 
 
 def _is_value(option: Option, name: str, text: str) -> bool:
@@ -513,7 +515,7 @@ def _is_wrong(option: Option, pairs: Named) -> bool:
     """Whether the option does not allow this value."""
     try:
         for _, text in pairs:
-            if not option.refuses(text or "true"):
+            if not option.refusal(text or "true"):
                 option.read(text or "true")
     except InputError:
         return "$" not in pairs[-1][1]
