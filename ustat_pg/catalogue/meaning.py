@@ -109,8 +109,9 @@ class Meaning:
             left[[1, -2]] = 0.0
         most = self.clip or np.inf
         whole = np.array([table.successes, table.failures])
-        cut = np.clip(left * whole, -most, most) + 0.0
+        cut = np.clip(left * whole, -most, most)
         cut *= np.where(cut > 0, 1 + min(self.balance, 0), 1 - max(self.balance, 0))
+        cut += 0.0
         return name if np.array_equal(cut, whole) else CountTable(*cut).estimator
 
     @property

@@ -180,7 +180,7 @@ class Option:
         if self.kind == "group size":
             return str(integer(self.name, _whole(text)))
         if value != "none":
-            _number(self.name, text)
+            _number(self.name, value)
         return value
 
 
