@@ -111,7 +111,10 @@ def test_a_file_is_known_alone_and_by_its_command(tmp_path, text, command, means
             "python -m maxtext.experimental.rl.grpo_trainer num_generations=4",
             "runs maxtext.experimental.rl.grpo_trainer: its own trainer divides",
         ),
-        ("python -m pipelinerl.launch --config-name x kl_coef=.1", "may set finetune.attempts: write attempts=G"),
+        (
+            "python -m pipelinerl.launch --config-name x kl_coef=.1",
+            "may set finetune.attempts: write attempts=G",
+        ),
         ("art advantage_balance=-1.5 group_size=4", "advantage_balance is -1.5"),
     ],
 )
@@ -149,3 +152,16 @@ def test_advantages_of_one_sign_are_scaled(spec, above, below):
     plain = advantages("group-mean" if spec.startswith("art") else "grpo", group)
     scaled = np.where(plain > 0, above, below) * plain
     np.testing.assert_allclose(advantages(resolve(spec).estimator, group), scaled, atol=1e-12)
+
+
+def test_a_loss_that_differs_in_the_first_step_too_says_so():
+    """From its own loss: the gradient of sapo is 2 or 1.905 times that of ppo there, that of opmd half."""
+    usual = "in the first step after sampling it has the same gradient"
+    for name, words in (
+        ("sapo", "2/tau_pos"),
+        ("opmd", "divides the advantages' part"),
+        ("cispo", usual),
+    ):
+        said = resolve(f"trinity algorithm_type={name} repeat_times=4").beside()
+        assert any(f"policy_loss_fn={name}: " in line and words in line for line in said)
+        assert (usual in " ".join(said)) == (words == usual)
