@@ -19,9 +19,18 @@ TRIED = {
 }
 
 ANNOTATIONS = {
-    **{"Any": Any, "Literal": Literal, "torch": torch, "TrajectoryGroup": list, "Generator": dict},
-    **{"BaseImageProcessor": Any, "ChatTemplateToolSchemaFormat": str, "TokenizedResult": Any},
-    **{"PackedTensors": dict, "Verbosity": int, "Reduction": str, "Loss": SimpleNamespace},
+    "Any": Any,
+    "Literal": Literal,
+    "torch": torch,
+    "TrajectoryGroup": list,
+    "Generator": dict,
+    "BaseImageProcessor": Any,
+    "ChatTemplateToolSchemaFormat": str,
+    "TokenizedResult": Any,
+    "PackedTensors": dict,
+    "Verbosity": int,
+    "Reduction": str,
+    "Loss": SimpleNamespace,
     "dev": SimpleNamespace(TrainConfig=dict),
 }
 of_tokens = part(

@@ -126,6 +126,7 @@ class Framework:
             has, in addition to its options.
         elsewhere: programs of it that have their own config.
         classes: its Python config classes.
+        in_code: whether its options stand only in Python code that imports it, and in no file of options.
         bases: files with its own defaults; a parent with such a name adds nothing.
         refused: its programs without a group baseline, and what they do.
         foreign: names that resemble options but are not read.
@@ -157,6 +158,7 @@ class Framework:
     elsewhere: str = ""
     signs: tuple[str, ...] = field(default=(), converter=texts)
     classes: tuple[str, ...] = field(default=(), converter=texts)
+    in_code: bool = False
     bases: tuple[str, ...] = field(default=(), converter=texts)
     refused: Mapping[str, str] = field(factory=dict)
     foreign: tuple[str, ...] = field(default=(), converter=texts)

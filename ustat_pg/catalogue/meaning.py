@@ -158,8 +158,9 @@ class Meaning:
             left[[1, -2]] = 0.0
         most = self.clip or np.inf
         whole = np.array([table.successes, table.failures])
-        cut = np.clip(left * whole, -most, most) + 0.0
+        cut = np.clip(left * whole, -most, most)
         cut *= np.where(cut > 0, 1 + min(self.balance, 0), 1 - max(self.balance, 0))
+        cut += 0.0
         return name if np.array_equal(cut, whole) else CountTable(*cut).estimator
 
     @property
@@ -362,7 +363,10 @@ class Meaning:
         """
         says = catalogue().kinds
         silent = self.unchanged()
-        found = {says["loss"]: self.another_loss()}
+        found: dict[str, list[str]] = {}
+        for option in self._other_losses():
+            reason = option.says.get(self.values[option.name], says["loss"])
+            found.setdefault(reason, []).append(self._typed(option.name))
         found |= {reason: names for reason, names in self.acting().items() if reason not in silent}
         written = {*map(self._typed, self.given)}
         for kind, names in (("norm", self.cut()), ("sampler", self.sampled())):
@@ -372,8 +376,11 @@ class Meaning:
 
     def another_loss(self) -> list[str]:
         """The options that choose a loss other than the default."""
+        return [self._typed(option.name) for option in self._other_losses()]
+
+    def _other_losses(self) -> list[Option]:
         options = self.framework.of_kind("loss")
-        return [self._typed(o.name) for o in options if self.values[o.name] != o.default]
+        return [option for option in options if self.values[option.name] != option.default]
 
     def acting_penalties(self) -> list[Penalty]:
         """The KL terms that are on."""

@@ -68,6 +68,7 @@ class Option:
         presence: whether it only matters that the option is given.
         neutral: values that do not change the sampled distribution; the value none does not either.
         scored: the option that changes the trained log-probability in the same way if it has the same value.
+        says: for an option of the loss, what a value does in the first step, if that differs from its kind.
         lacking: the error message for a release without this option; the default is then that release's
             behaviour.
     """
@@ -98,6 +99,7 @@ class Option:
     presence: bool = False
     neutral: tuple[float, ...] = field(default=(), converter=tuple)
     scored: str = ""
+    says: Mapping[str, str] = field(factory=dict)
     lacking: str = ""
 
     @property
@@ -180,7 +182,7 @@ class Option:
         if self.kind == "group size":
             return str(integer(self.name, _whole(text)))
         if value != "none":
-            _number(self.name, text)
+            _number(self.name, value)
         return value
 
 

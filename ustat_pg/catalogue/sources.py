@@ -131,7 +131,7 @@ def _known() -> dict[str, set[str]]:
     """The names of switches and of lists, in all frameworks."""
     kinds: dict[str, set[str]] = {}
     for framework in catalogue().frameworks.values():
-        for name, option in framework.names().items():
+        for name, option in ({} if framework.in_code else framework.names()).items():
             kinds.setdefault(name, set()).update(
                 word
                 for word, holds in (("switch", option.switch), ("list", option.several))

@@ -404,7 +404,11 @@ def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) ->
 
 def _recognised(source: Source) -> Framework:
     """The framework of the commands, or the only framework that has the names of these advantage options."""
-    frameworks = catalogue().frameworks
+    frameworks = {
+        name: each
+        for name, each in catalogue().frameworks.items()
+        if not each.in_code or any(_runs(pattern, source) for pattern in each.commands)
+    }
     known = {
         name: {
             option: pairs
@@ -490,7 +494,7 @@ def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
     root = frameworks[name].names_of or name
     return _tells(frameworks[name], known[name]) and all(
         own - words(other, whole)
-        for other, each in frameworks.items()
+        for other, each in ((other, frameworks[other]) for other in known)
         if (each.names_of or other) != root and _wrong(each, known[other]) <= wrong
     )
 
