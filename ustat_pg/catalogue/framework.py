@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -26,6 +27,8 @@ class Row:
         each: estimator that is applied to each of several rewards before their weighted sum, if any.
         ddof: ddof of the deviation that it divides by, if any.
         epsilon: constant that it adds to its divisor.
+        of_others: whether the deviation is of rewards minus the others' mean, G/(G-1) times the group's, so
+            that ε weighs less by this factor.
         one_output, equal_rewards: the advantage in a group of one output, and in a group of equal rewards.
         source: the file in the framework's repository.
         read: whether the code was only read, and not run.
@@ -44,6 +47,7 @@ class Row:
     each: str | None = None
     ddof: int | None = None
     epsilon: float = 0.0
+    of_others: bool = False
     one_output: str = ""
     equal_rewards: str = ""
     read: bool = False
@@ -137,6 +141,7 @@ class Framework:
         steps: groups of options whose product is the number of optimizer steps on the same outputs; a ``/``
             before a name divides. A group with an unknown value counts as 1, unless a ``?`` allows to skip
             the value.
+        bound: the largest reward, and advantage, that it does not clip by default.
         package: the name of its package, if it is another one.
         release: the release of the options and rows, if earlier releases are recorded.
         earlier: differences of earlier releases, with the latest change first.
@@ -166,6 +171,7 @@ class Framework:
     excludes: Mapping[str, str] = field(factory=dict)
     outputs: tuple[str, ...] = field(default=(), converter=texts)
     steps: Sequence[Sequence[str]] = ()
+    bound: float = math.inf
     package: str = ""
     release: str = ""
     earlier: tuple[Earlier, ...] = ()

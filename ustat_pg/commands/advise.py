@@ -16,6 +16,8 @@ from .plots import refuse_plot, save
 
 if TYPE_CHECKING:
     from ..llm.advice.advise import PoolAdvice
+    from ..llm.rollouts.rewards import RewardSummary
+    from ..llm.rollouts.two_logs import RewardDifference
     from ..predictions import DrawingAdvice
 
 
@@ -74,32 +76,50 @@ def _write(drawing: DrawingAdvice, path: Path) -> None:
 
 
 def rewards(options: argparse.Namespace) -> None:
-    """Print the pass rates and the groups without signal in a file of rewards."""
+    """Print the pass rates and the groups without signal in a file of rewards, or its difference from
+    another.
+    """
     from ..llm.rollouts.rewards import summarise_rewards
+    from ..llm.rollouts.two_logs import compare_rewards
 
-    law = options.law
+    law, columns = options.law, {"group_by": options.group_by, "reward": options.reward}
     _refuse_law(law, options.draw)
+    if options.against is not None:
+        _refuse_unread(options, "--against compares two logs", "group_sizes", "epsilon", "draw")
 
     def show() -> None:
-        summary = summarise_rewards(
-            options.file,
-            options.group_sizes,
-            group_by=options.group_by,
-            reward=options.reward,
-            epsilon=options.epsilon,
-        )
+        if options.against is not None:
+            return _print(compare_rewards(options.file, options.against, **columns), options)
+        sizes, epsilon = options.group_sizes, options.epsilon
+        summary = summarise_rewards(options.file, sizes, epsilon=epsilon, **columns)
         drawing = summary.drawing() if options.draw else None
         if law is not None and drawing is not None:
             _write(drawing, law)
-        if options.csv:
-            print(summary.to_frame().to_csv(index=False), end="", flush=True)
-        elif options.json:
-            record = {} if drawing is None else {"drawing": drawing.to_dict()}
-            print(json.dumps(summary.to_dict() | record, allow_nan=False), flush=True)
-        else:
-            print(summary, *([] if drawing is None else [f"\n{drawing}"]), sep="\n", flush=True)
+        return _print(summary, options, drawing)
 
     if options.follow:
         follow(options.file, show)
     else:
         show()
+
+
+def _print(
+    found: RewardSummary | RewardDifference,
+    options: argparse.Namespace,
+    drawing: DrawingAdvice | None = None,
+) -> None:
+    """Print a record, and a law of prompts, in the form that is asked for."""
+    if options.csv:
+        print(found.to_frame().to_csv(index=False), end="", flush=True)
+    elif options.json:
+        record = {} if drawing is None else {"drawing": drawing.to_dict()}
+        print(json.dumps(found.to_dict() | record, allow_nan=False), flush=True)
+    else:
+        print(found, *([] if drawing is None else [f"\n{drawing}"]), sep="\n", flush=True)
+
+
+def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:
+    given = [name for name in names if getattr(options, name) not in (None, False)]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(f"{why}: leave out {flags}, which would be ignored")

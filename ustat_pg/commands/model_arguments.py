@@ -149,6 +149,8 @@ def add_rewards(commands: Any) -> None:
     add = command.add_argument
     text = ".json, .jsonl, .csv, .tsv, each as it is or .gz, .parquet, or a folder of them"
     add("file", metavar="FILE", type=Path, help=text)
+    text = "another log: print the difference of the mean rewards, and the gap that both could have shown"
+    add("--against", metavar="FILE", type=Path, help=text)
     text = "wait, and print again whenever the file has grown, until interrupted"
     add("--follow", action="store_true", help=text)
     text = "columns of a log that define a group (default: prompt and step)"

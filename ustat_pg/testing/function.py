@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -64,7 +65,10 @@ def _numpy(value: Any) -> Any:
 
 
 def show(array: Array) -> str:
-    return str(np.round(array, 6).tolist())
+    """The numbers to six digits of the largest, if it is below 1, or to six decimals."""
+    largest = float(np.abs(array).max(initial=0.0))
+    digits = 5 - math.floor(math.log10(largest)) if 0 < largest < 1 else 6
+    return str(np.round(array, digits).tolist())
 
 
 class UnderTest:
