@@ -1,14 +1,15 @@
 """Whether a launch script passes the options that we read in it:
 
-    python -m benchmarks.arguments FOLDER --sandbox [--list EXPECTED.jsonl] [--record REAL.json] [--differences FILE]
+    python -m benchmarks.arguments FOLDER --sandbox [--record REAL.json] [--differences FILE]
 
-Each script of the list in FOLDER is run by bash, with every program replaced by one that writes down its
-arguments and does nothing. Its real argument lists are compared with what the catalogue reads in the file.
+Each script of FOLDER that the list of ``benchmarks.configs`` names is run by bash, with every program
+replaced by one that writes down its arguments and does nothing. Its real argument lists are compared with the
+commands and with the options that the catalogue reads in the file.
 
-Scripts are others' code: run this in a machine of its own that can be thrown away. They run without a network,
-in a process and mount namespace of their own (``unshare``), in a root folder that holds a copy of their
-repository, bash, and the few programs that compute names; for at most five seconds each. It starts only with
-``--sandbox``, and only where such a namespace can be made.
+Scripts are others' code: run this in a machine that can be thrown away. They run without a network, in a
+process and mount namespace of their own (``unshare``), in a root folder that holds a copy of their
+repository, bash, and the few programs that compute names; for at most five seconds each. It starts only
+with ``--sandbox``, and only where such a namespace can be made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,18 +33,23 @@ from tabulate import tabulate
 from ustat_pg.catalogue.framework import Framework
 from ustat_pg.catalogue.records import catalogue
 from ustat_pg.catalogue.shell import commands_of
-from ustat_pg.catalogue.sources import options_of
-from ustat_pg.catalogue.specs import matched
+from ustat_pg.catalogue.sources import Named, options_of
+from ustat_pg.catalogue.specs import matched, resolve_all
+from ustat_pg.validation import InputError
 
-TOOLS = """bash sh env dirname basename realpath readlink date seq cat tr sed awk head tail cut expr nproc
-hostname mkdir touch tee wc sort uniq grep ls rm cp mv mktemp timeout nohup xargs id uname pwd true false test
-chmod find whoami sleep ln""".split()
+TOOLS = shlex.split("""
+awk basename bash cat chmod cp cut date dirname env expr false find grep head hostname id ln ls
+mkdir mktemp mv nohup nproc pwd readlink realpath rm sed seq sh sleep sort tail tee test timeout
+touch tr true uname uniq wc whoami xargs
+""")
 """Programs that compute names; ``sleep`` and others that wait are replaced."""
 
-STUBS = """python python3 torchrun accelerate ray swift uv srun docker pip pip3 wget curl huggingface-cli hf
-deepspeed conda git nvidia-smi sleep wandb trl axolotl sbatch apt-get jq make pkill kill killall ssh mpirun tmux
-numactl gsutil gcloud kubectl lsof pgrep ps fuser modelscope aws sudo vllm sglang llamafactory-cli module singularity
-apptainer enroot scontrol nc ip free lscpu df du""".split()
+STUBS = shlex.split("""
+accelerate apptainer apt-get aws axolotl conda curl deepspeed df docker du enroot free fuser gcloud
+git gsutil hf huggingface-cli ip jq kill killall kubectl llamafactory-cli lscpu lsof make modelscope
+module mpirun nc numactl nvidia-smi pgrep pip pip3 pkill ps python python3 ray sbatch scontrol
+sglang singularity sleep srun ssh sudo swift tmux torchrun trl uv vllm wandb wget
+""")
 """Programs that write down their arguments and do nothing, in addition to all that do not exist."""
 
 REPOSITORY = "/home/repository"
@@ -51,13 +58,14 @@ REPOSITORY = "/home/repository"
 END = "\x01"
 """The end of a command's arguments."""
 
-_STUB = rf"""#!/bin/bash
+_STUB = r"""#!/bin/bash
 (return 0 2>/dev/null) && return 0
 printf '%s\0' "$0" "$@" $'\x01' >> /record
 exit 0
 """
 _ENV = r"""command_not_found_handle() { printf '%s\0' "$@" $'\x01' >> /record; return 0; }
 kill() { :; }
+ulimit() { :; }
 """
 _START = r"""
 set -e
@@ -65,7 +73,9 @@ for folder in /usr/lib /lib /lib64; do
   [ -d $folder ] || continue
   mkdir -p "$ROOT$folder"; mount --rbind $folder "$ROOT$folder"; mount -o remount,ro,bind "$ROOT$folder"
 done
-for device in null zero urandom; do touch "$ROOT/dev/$device"; mount --bind /dev/$device "$ROOT/dev/$device"; done
+for device in null zero urandom; do
+  touch "$ROOT/dev/$device"; mount --bind /dev/$device "$ROOT/dev/$device"
+done
 mount -t proc proc "$ROOT/proc"; ln -sfn /proc/self/fd "$ROOT/dev/fd"
 exec chroot "$ROOT" /bin/bash --noprofile --norc -c "$INSIDE"
 """
@@ -244,7 +254,9 @@ class Counts:
         lists: those among them with the same words as ours, up to words that only a run knows.
         values: the values of the framework's options in them.
         open: those among them of which we say that only the run knows them.
-        different: the differences.
+        answers: explanations of trainings in these scripts whose command ran.
+        explained: values of options in these commands that an explanation has.
+        different: the differences, in commands or explanations.
     """
 
     scripts: int = 0
@@ -252,6 +264,8 @@ class Counts:
     lists: int = 0
     values: int = 0
     open: int = 0
+    answers: int = 0
+    explained: int = 0
     different: list[Difference] = field(default_factory=list)
 
 
@@ -292,6 +306,47 @@ def read(folder: Path, name: str) -> list[list[str]]:
     here = str((folder / name.partition("/")[0]).absolute())
     commands = commands_of(folder / name)
     return [[word.replace(here, REPOSITORY) for word in words] for words in commands]
+
+
+def compare_answers(
+    script: str, path: Path, framework: Framework, real: Run, ours: list[list[str]], to: Counts
+) -> None:
+    """Add up how the explanations of a script compare with the commands that it ran, without values that only
+    the run knows.
+    """
+    every = [pair for words in ours for pair in matched(framework, options_of(words))[0].items()]
+    hidden = {name for name, pairs in every if any("$" in text for _, text in pairs)}
+    ran = [found for words in real.commands if (found := matched(framework, options_of(words))[0])]
+    try:
+        meanings = resolve_all([str(path)])
+    except InputError:
+        return
+    for meaning in meanings if ran else ():
+        if meaning.framework.name != framework.name:
+            continue
+        passed = [
+            {name: value for name, value in _values(framework, found).items() if name not in hidden}
+            for found in ran
+        ]
+        nearest = min(passed, key=lambda each: len(_other(each, meaning.values)))
+        to.answers += 1
+        to.explained += len(nearest)
+        for name, value in _other(nearest, meaning.values).items():
+            to.different.append(Difference(script, name, value, meaning.values[name]))
+
+
+def _values(framework: Framework, found: Mapping[str, Named]) -> dict[str, str]:
+    """The values of options as the framework reads them, by their full names; the last one counts."""
+    values = {}
+    for name, pairs in found.items():
+        option = framework.options[name]
+        with suppress(InputError):
+            values[name] = option.read(pairs[-1][1] or ("true" if option.switch else "none"))
+    return values
+
+
+def _other(passed: Mapping[str, str], read: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in passed.items() if read[name] != value}
 
 
 def _alike(passed: dict[str, str], read: dict[str, str]) -> int:
@@ -356,8 +411,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         framework = catalogue().frameworks.get(of[name])
         if framework and (given.folder / name).is_file():
             ours = read(given.folder, name)
-            compare(name, framework, run, ours, counts.setdefault(of[name], Counts()))
-    numbers = ("scripts", "commands", "lists", "values", "open")
+            to = counts.setdefault(of[name], Counts())
+            compare(name, framework, run, ours, to)
+            compare_answers(name, given.folder / name, framework, run, ours, to)
+    numbers = ("scripts", "commands", "lists", "values", "open", "answers", "explained")
     table = [
         [name, *(getattr(each, part) for part in numbers), len(each.different)]
         for name, each in sorted(counts.items())

@@ -15,13 +15,13 @@ from ..validation import InputError
 from .defaults import as_command, known
 from .flow import Flow
 from .records import catalogue
-from .sources import MOST_CODE, Source, of_sections
+from .sources import Source, of_sections
 from .values import plain, same_record
 
 
 def of_python(path: Path) -> list[Source]:
     """The options of each call of a config class, in order; calls with the same options are one."""
-    return _of_code(read_text(path, MOST_CODE), path)
+    return _of_code(read_text(path, MOST_PYTHON), path)
 
 
 def of_notebook(path: Path) -> list[Source]:
@@ -43,6 +43,10 @@ def _without_magics(cell: str) -> str:
 
 def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
     classes = {name for each in catalogue().frameworks.values() for name in each.classes}
+    if len(text) > MOST_PYTHON:
+        raise InputError(
+            f"{path}: it has {len(text)} characters of code: at most {MOST_PYTHON} are read"
+        )
     try:
         tree = ast.parse(text)
         flow = Flow(tree, known, as_command, lambda name: name.rpartition(".")[2] in classes)
@@ -50,13 +54,14 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
         if isinstance(error, InputError):
             raise InputError(f"{path}: {error}") from None
         raise InputError(f"{path}: not Python: {error}") from None
+    imports = "\n".join(_imports(tree))
     found: dict[str, Source] = {}
     for call in sorted(flow.configs, key=lambda call: (call.lineno, call.col_offset)):
         record = reduce(same_record, map(flow.record, flow.configs[call]))
         source = Source(
             str(path),
             text=text if whole is None else whole,
-            runs="\n".join([*_imports(tree), record.called]),
+            runs=f"{imports}\n{record.called}",
             program=record.called,
             line=call.lineno,
         )
@@ -75,6 +80,8 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
     if not found:
         raise InputError(f"{path}: it calls {' or '.join(sorted(classes))} nowhere")
     sources = [*found.values()]
+    if len(sources) > MOST_CONFIGS:
+        raise InputError(f"{path}: it has {len(sources)} configs: write the options of one")
     for source in sources if len(sources) > 1 else []:
         source.place = f"{path}, line {source.line}: {source.program}"
     return sources
@@ -87,6 +94,12 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
 
+
+MOST_PYTHON = 2**17
+"""Size of the largest program that is read, in bytes; a megabyte would take three seconds."""
+
+MOST_CONFIGS = 32
+"""The most configs of one file that are explained."""
 
 _CELL = re.compile(r"\s*%%(?P<name>\w+)")
 _MAGIC = re.compile(r"(?m)^(?P<indent>[ \t]*)(?:[%!]|\w+ *= *[!%](?=\w))(?:.*\\\n)*.*$")

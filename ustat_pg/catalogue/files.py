@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files.reading import read_json, read_pickle, read_text
+from ..files.reading import MOST_OPTIONS, json_value, read_pickle, read_text
 from ..validation import InputError
 from .code import of_notebook, of_python
 from .parts import of_yaml
@@ -73,6 +73,8 @@ def of_file(path: Path) -> Source:
             raise InputError(f"{path}: Is a directory, without the .hydra/config.yaml of a run")
         path = found[0]
     source = _READERS[path.suffix](path)
+    if not (source.named or source.missing):
+        raise InputError(f"{path}: it has no options")
     if path.suffix in (*YAML, ".toml"):
         source.text = read_text(path)
     return _with_requirements(path, source)
@@ -173,8 +175,12 @@ def _of_data(read: Callable[[Path], Any]) -> Callable[[Path], Source]:
     return lambda path: Source(str(path), of_sections(path, read(path)))
 
 
+def _json(path: Path) -> Any:
+    return json_value(read_text(path, MOST_OPTIONS), path)
+
+
 def _of_toml(path: Path) -> Source:
-    text = read_text(path, MOST_CODE)
+    text = read_text(path, MOST_OPTIONS)
     try:
         return Source(str(path), of_sections(path, tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -187,7 +193,7 @@ _CODE: dict[str, Callable[[Path], list[Source]]] = {".py": of_python, ".ipynb": 
 
 _READERS: dict[str, Callable[[Path], Source]] = {
     **dict.fromkeys(YAML, of_yaml),
-    ".json": _of_data(read_json),
+    ".json": _of_data(_json),
     ".toml": _of_toml,
     **dict.fromkeys((".bin", ".pt", ".pkl"), _of_data(read_pickle)),
 }

@@ -580,8 +580,8 @@ class Flow(Memory):
         return reduce(same, (value for value, _ in frame.returned))
 
 
-MOST_STEPS = 100_000
-"""The most statements and expressions that are followed; it takes about a second."""
+MOST_STEPS = 50_000
+"""The most statements and expressions that are followed; it takes half a second."""
 
 MOST_CALLS = 16
 """The most calls within calls that are followed, twice."""

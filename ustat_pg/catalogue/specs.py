@@ -531,7 +531,9 @@ def _runs(pattern: str, source: Source) -> re.Match[str] | None:
 
 
 def _is_command(words: list[str]) -> bool:
-    """Whether the words start a run, or are only options, so that the framework does not come first."""
+    """Whether the words start a run, or are only options, and not a framework with a file or with options."""
+    if words[0] in catalogue().names and is_file("".join(words[1:2])):
+        return False
     return (
         bool(re.search("^--|=", words[0]))
         or "-m" in words

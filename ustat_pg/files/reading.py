@@ -28,7 +28,7 @@ MOST_PACKED = 100
 """The largest compression ratio of an archive above :data:`MOST_BYTES`."""
 
 MOST_OPTIONS = 2**18
-"""The largest size of a YAML file in bytes; PyYAML needs ten seconds for a megabyte."""
+"""The largest size of a file of options in bytes; PyYAML needs ten seconds for a megabyte."""
 
 MOST_NODES = 50_000
 """The most values of a YAML file, with repetitions by aliases counted each time."""
