@@ -72,7 +72,9 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     if several and len(spec) == 1:
         (spec,) = spec
     if isinstance(spec, str):
-        words = [spec] if is_there(spec) else spec.split()
+        # The name of a file may contain spaces.
+        parted = [spec] if is_there(spec) else spec.split(maxsplit=1)
+        words = parted if parted and is_there(parted[-1]) else spec.split()
     elif several:
         words, spec = list(spec), shlex.join(spec)
     else:
@@ -86,7 +88,8 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     pinned = _PINNED.fullmatch(words[0])
     if not is_file(words[0]) and not pinned and _is_command(words):
         source = of_commands(spec)
-        return _meaning(*_released(_recognised(source), source), group_size, source)
+        before = catalogue().names.get(words[0])
+        return _meaning(*_released(before or _recognised(source), source), group_size, source)
     first, release = pinned.groups() if pinned else (words[0], None)
     framework = None if is_file(words[0]) else catalogue().framework(first)
     words = words[1:] if framework else words
@@ -365,27 +368,57 @@ def _recognised(source: Source) -> Framework:
     some = known[best[0]] or source.unread
     if len(best) == 1 and some and (most[0] or _told(best[0], known)):
         return frameworks[best[0]]
-    able = (name for name, pairs in known.items() if _tells(frameworks[name], pairs))
-    first = {name: (scores[name], not frameworks[name].names_of) for name in able}
-    rivals = sorted(first, key=first.__getitem__, reverse=True)
+    signed = [name for name, each in frameworks.items() if _has_a_sign(each, source)]
+    order = {name: (not frameworks[name].names_of, scores[name]) for name in signed}
+    rivals = sorted(order, key=order.__getitem__, reverse=True)[:_RIVALS]
     if not rivals:
         raise InputError(
-            f"{source.title}: the framework of these options is not clear: write it before the "
-            f"file: 'trl run.yaml'"
+            f"{source.title}: the framework of these options is not clear: it may be one of several, or none "
+            "known here. If you know it, write it before the file: 'FRAMEWORK FILE'"
         )
-    titles = " or ".join(frameworks[name].title for name in rivals[:_RIVALS])
+    titles = " or ".join(frameworks[name].title for name in rivals)
     raise InputError(
-        f"{source.title}: it could be of {titles}: name it, {rivals[0]} for example, before the file"
+        f"{source.title}: it could be of {titles}, or of none known here: if you know it, write its name, "
+        f"{rivals[0]} for example, before the file"
     )
+
+
+def _has_a_sign(framework: Framework, source: Source) -> bool:
+    """Whether a source has what only this framework has: a program or class, or a name with its sections.
+
+    One section before a word that others have too, ``train.beta``, is no sign.
+    """
+    family = framework.names_of or framework.name
+    others = {
+        name
+        for each in catalogue().frameworks.values()
+        if (each.names_of or each.name) != family
+        for name in each.names()
+    }
+    written = {plain(name) for name, _ in source.named if "." in name}
+    whole = written & framework.names().keys()
+    common = {"." + name.rpartition(".")[2] for name in others}
+    own = {
+        name
+        for name in whole
+        if (name.count(".") > 1 or "." + name.rpartition(".")[2] not in common)
+        and not any(f".{one}".endswith(f".{name}") for one in others)
+    }
+    return bool(own) or _signs(framework, source) > 0
+
+
+def _signs(framework: Framework, source: Source) -> int:
+    """The number of its programs, classes and signs that a source has."""
+    patterns = (*framework.commands, *framework.refused, *framework.classes)
+    names = [plain(name) for name, _ in source.named]
+    runs = sum(bool(_runs(pattern, source)) for pattern in patterns)
+    return runs + sum(bool(re.fullmatch(sign, name)) for sign in framework.signs for name in names)
 
 
 def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
     """How well commands and options fit a framework: by what runs, by full names, and by last parts."""
     names, options = framework.names(), framework.options
     written = [plain(name) for name, _ in source.named]
-    patterns = (*framework.commands, *framework.refused, *framework.classes)
-    runs = sum(bool(_runs(pattern, source)) for pattern in patterns)
-    signs = sum(bool(re.fullmatch(sign, name)) for sign in framework.signs for name in written)
     whole = {names[name].name for name in written if name in names}
     counts = [
         (
@@ -395,7 +428,7 @@ def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> 
         for of in (whole, known)
     ]
     told = (*counts[0], -_wrong(framework, known), *counts[1])
-    return runs + signs, *told, _in_clone(framework, source), len(known)
+    return _signs(framework, source), *told, _in_clone(framework, source), len(known)
 
 
 def _in_clone(framework: Framework, source: Source) -> bool:
@@ -465,7 +498,9 @@ def _runs(pattern: str, source: Source) -> re.Match[str] | None:
 
 
 def _is_command(words: list[str]) -> bool:
-    """Whether the words start a run, or are only options, so that the framework does not come first."""
+    """Whether the words start a run, or are only options, and not a framework with a file or with options."""
+    if words[0] in catalogue().names and is_file("".join(words[1:2])):
+        return False
     return (
         bool(re.search("^--|=", words[0]))
         or "-m" in words
