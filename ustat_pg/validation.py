@@ -151,8 +151,8 @@ def positive(name: str, value: Any) -> float:
     return number(name, value, above=0.0)
 
 
-def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-    """Return ``value``, one of some words.
+def one_of(name: str, value: Any, allowed: Collection[str], cutoff: float = 0.6) -> str:
+    """Return ``value``, one of some words; the error gives the nearest from a similarity ``cutoff`` on.
 
     >>> one_of("size", "huge", ("small", "large"))
     Traceback (most recent call last):
@@ -160,7 +160,7 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     ustat_pg.validation.InputError: size 'huge' is unknown: choose one of small, large
     """
     if not isinstance(value, str) or value not in allowed:
-        near = nearest(value, allowed) if isinstance(value, str) else []
+        near = nearest(value, allowed, cutoff=cutoff) if isinstance(value, str) else []
         meant = f", did you mean {near[0]}?" if near else ":"
         raise InputError(f"{name} {value!r} is unknown{meant} choose one of {', '.join(allowed)}")
     return value

@@ -397,6 +397,35 @@ def test_pickles_that_are_refused(tmp_path):
         refuses(text, resolve, str(path))
 
 
+CODE = "from trl import GRPOConfig\nconfig = GRPOConfig(num_generations=4, beta=0.02)\n"
+
+
+def test_a_framework_stands_before_any_file(tmp_path):
+    for name in ("a.py", "my file.py"):
+        (tmp_path / name).write_text(CODE)
+        path = str(tmp_path / name)
+        for spec in (
+            f"trl {path}",
+            ["trl", path],
+            f"trl==0.19.1 {path}" * (" " not in name) or path,
+        ):
+            meaning = resolve(spec)
+            assert (short(meaning), meaning.values["beta"]) == (("trl", "std-ddof1", 4), "0.02")
+    assert resolve(["trl", path, "beta=0"]).values["beta"] == "0"
+    assert resolve(f"trl==0.19.1 {tmp_path / 'a.py'}").framework.release == "0.19.1"
+    refuses("gone.py: No such file", resolve, "trl gone.py")
+    # A framework before a command is its own; the command alone does not show whose it is.
+    command = "python train.py --num_generations 4 --beta 0.3"
+    assert short(resolve(f"trl {command}")) == ("trl", "std-ddof1", 4)
+    refuses("is not clear", resolve, command)
+    refuses("estimator is empty", resolve, "  ")
+
+
+def test_a_framework_that_is_not_known_is_likened_only_to_a_near_one():
+    assert "did you mean" not in str(refuses("'xlare' is unknown", resolve, "xlare a=1"))
+    refuses("'areall' is unknown, did you mean areal", resolve, "areall a=1")
+
+
 def test_what_is_no_option_is_passed_over_and_named():
     foreign = "data.max_prompt_length=9 critic.ppo_mini_batch_size=3"
     options = f"algorithm.adv_estimator=rloo {foreign} actor_rollout_ref.rollout.n=4"

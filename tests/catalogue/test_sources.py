@@ -290,11 +290,19 @@ def test_a_run_of_hydra_is_its_folder(written, tmp_path):
     refuses("Is a directory, without the .hydra/config.yaml", resolve, [str(tmp_path / "empty")])
 
 
+NOT_CLEAR = "framework of these options is not clear: it may be one of several, or none known here"
 REFUSED = {
     "one name of several frameworks": (
-        "run.yaml", "train: {num_generations: 4, beta: 0.04}\n", "it could be of .* or .*: name it"),
+        "run.yaml", "train: {num_generations: 4, beta: 0.04}\n", NOT_CLEAR),
     "G alone, which others have in a section of theirs": (
-        "run.yaml", "rollout: {n: 1}\n", "it could be of .*rLLM.* or "),
+        "run.yaml", "rollout: {n: 1}\n", NOT_CLEAR),
+    "names of no framework known here, which two have in a section of theirs": (
+        "run.yaml", "group_size: 8\nlocal_batch_size: 16\nmodel: m\n", NOT_CLEAR),
+    "a name with a section that one alone has, and no advantage": (
+        "run.yaml", "policy: {train_global_batch_size: 8}\n",
+        r"it could be of NeMo-RL, or of none known here: .* nemo-rl for example, before the file$"),
+    "a program that one alone has": (
+        "run.sh", "python -m skyrl.train.entrypoints.main_base x.y=1\n", "it could be of SkyRL, or of none"),
     "expressions of another program": (
         "ci.yml", "on: push\njobs: {x: {if: '${{ a == b }}'}}\n", "framework of these options is not clear"),
     "a generic name": ("run.yaml", "train: {batch_size: 4}\n", "framework of these options is not clear"),

@@ -86,6 +86,25 @@ READ = {
 }
 """Each family's formula, and what a reader makes of it: λ = .25, μ = .5, a = 1, b = .5, k = 2."""
 
+GRADED = np.array([[0.3, 1.0, 0.1, 0.7], [0.0, 0.0, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scaling_and_shifting_rewards_change_nothing_where_it_is_said(name):
+    """Of graded rewards; a table by counts has only rewards 0 and 1."""
+    said = FAMILIES[name].nothing
+    if name in ("best", "count-table", "loo-table", "bayes"):
+        assert "all rewards changes nothing" not in said
+        return
+
+    def same(rewards):
+        found = advantages(spelled(name), rewards), advantages(spelled(name), GRADED)
+        return np.allclose(*found, rtol=1e-9)
+
+    assert same(3 * GRADED) == bool(re.search("Scaling (or shifting )?all rewards changes", said))
+    assert same(3 * GRADED + 2) == ("Scaling or shifting all rewards changes" in said)
+
+
 GROUPS_OF_4 = [np.repeat([1.0, 0.0], [n, 4 - n]) for n in range(5)]
 
 
@@ -399,5 +418,5 @@ def test_options_of_the_sampler_are_said_where_they_act(spec, drawn):
 def test_names_that_every_sampler_has_do_not_tell_whose_they_are(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("num_generations: 8\nbeta: 0.1\ntemperature: 0.7\n")
-    with pytest.raises(InputError, match=r"it could be of .*Tunix"):
+    with pytest.raises(InputError, match=r"it may be one of several, or none known here"):
         resolve(str(path))

@@ -118,17 +118,16 @@ class Meaning:
             for each in self.framework.of_kind("KL")
             if option.name in (each.form, each.corrected.rpartition("=")[0])
         ]
-        reasons = [
-            self._lacks(each) or f"{short_name(each.name)} is {self.values[each.name]}"
-            for each in served
-            if self._lacks(each) or self._is_off(each.name)
-        ]
+        own = {each.name: f"{short_name(each.name)} is {self.values[each.name]}" for each in served}
+        off = (own[each.name] if self._is_off(each.name) else self._lacks(each) for each in served)
+        reasons = [*filter(None, off)]
         return " and ".join(dict.fromkeys(reasons)) if len(reasons) == len(served) else ""
 
     @property
     def off(self) -> dict[str, str]:
         """The options that were written and do not act, with the option that switches each of them off."""
-        found = ((name, self._lacks(self.framework.options[name])) for name in self.given)
+        on = (name for name in self.given if not self._is_off(name))
+        found = ((name, self._lacks(self.framework.options[name])) for name in on)
         return {self._typed(name): reason for name, reason in found if reason}
 
     @property

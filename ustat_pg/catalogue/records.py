@@ -97,7 +97,7 @@ class Catalogue:
         name = text.lower().replace("_", "-")
         if why := self.absent.get(name):
             raise InputError(f"framework {text!r} has no rows here: {why}")
-        return known[one_of("framework", name, known)]
+        return known[one_of("framework", name, known, _ALIKE)]
 
     def called(self, family: str) -> list[tuple[Framework, Row]]:
         """Every row that means the estimator of that name, in this library or among the others."""
@@ -107,6 +107,10 @@ class Catalogue:
             for row in framework.rows
             if (row.estimator or row.other or "").partition(":")[0] == family
         ]
+
+
+_ALIKE = 0.75
+"""The similarity from which on one name of a framework counts as a typing error of another."""
 
 
 @cache

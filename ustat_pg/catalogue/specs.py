@@ -81,7 +81,9 @@ def resolve_all(spec: Any, group_size: int | None = None) -> tuple[Meaning, ...]
     if several and len(spec) == 1:
         (spec,) = spec
     if isinstance(spec, str):
-        words = [spec] if is_there(spec) else spec.split()
+        # The name of a file may contain spaces.
+        parted = [spec] if is_there(spec) else spec.split(maxsplit=1)
+        words = parted if parted and is_there(parted[-1]) else spec.split()
     elif several:
         words, spec = list(spec), shlex.join(spec)
     else:
@@ -93,12 +95,13 @@ def resolve_all(spec: Any, group_size: int | None = None) -> tuple[Meaning, ...]
             "estimator is empty: write its name, or a framework and its options, or a file of them"
         )
 
-    def read(source: Source) -> Meaning:
-        return _meaning(*_released(_recognised(source), source), group_size, source)
+    def read(source: Source, named: Framework | None = None) -> Meaning:
+        return _meaning(*_released(named or _recognised(source), source), group_size, source)
 
     pinned = _PINNED.fullmatch(words[0])
     if not is_file(words[0]) and not pinned and _is_command(words):
-        return trainings(of_commands(spec), read)
+        before = catalogue().names.get(words[0])
+        return trainings(of_commands(spec), lambda source: read(source, before))
     first, release = pinned.groups() if pinned else (words[0], None)
     framework = None if is_file(words[0]) else catalogue().framework(first)
     words = words[1:] if framework else words
@@ -330,7 +333,7 @@ def _known(
 
 def _read(option: Option, text: str, source: Source) -> str:
     if option.kind == "trainer" and (why := option.refusal(text)):
-        reason = f"{short_name(option.name)}={text}: {why}"
+        reason = f"{option.name} is {text!r}: {why}"
         raise Untrained(f"{source.title}: {reason}", f"`{source.program}` with {reason}")
     return option.read(text)
 
@@ -424,34 +427,68 @@ def _recognised(source: Source) -> Framework:
     some = known[best[0]] or source.unread or _is_run(frameworks[best[0]], source)
     if len(best) == 1 and some and (most[0] or _told(best[0], known)):
         return frameworks[best[0]]
-    able = (name for name, pairs in known.items() if _tells(frameworks[name], pairs))
-    first = {name: (scores[name], not frameworks[name].names_of) for name in able}
-    rivals = sorted(first, key=first.__getitem__, reverse=True)
+    signed = [name for name, each in frameworks.items() if _has_a_sign(each, source)]
+    order = {name: (not frameworks[name].names_of, scores[name]) for name in signed}
+    rivals = sorted(order, key=order.__getitem__, reverse=True)[:_RIVALS]
     if not rivals:
         raise Unclear(
-            f"{source.title}: the framework of these options is not clear: write it before the "
-            f"file: 'trl run.yaml'"
+            f"{source.title}: the framework of these options is not clear: it may be one of several, or none "
+            "known here. If you know it, write it before the file: 'FRAMEWORK FILE'",
+            rivals=any(_tells(frameworks[name], pairs) for name, pairs in known.items()),
         )
-    titles = " or ".join(frameworks[name].title for name in rivals[:_RIVALS])
+    titles = " or ".join(frameworks[name].title for name in rivals)
     raise Unclear(
-        f"{source.title}: it could be of {titles}: name it, {rivals[0]} for example, before the file",
+        f"{source.title}: it could be of {titles}, or of none known here: if you know it, write its name, "
+        f"{rivals[0]} for example, before the file",
         rivals=True,
     )
 
 
 def _is_run(framework: Framework, source: Source) -> bool:
-    """Whether a source runs a program of the framework that is known by its whole name, or is refused."""
-    whole = (pattern for pattern in framework.commands if not re.search(r"[\[(*+?]", pattern))
-    return any(_runs(pattern, source) for pattern in (*whole, *framework.refused))
+    """Whether a source runs a program of the framework that is known by its whole name, or is refused, or
+    calls a class of it.
+    """
+    whole = [pattern for pattern in framework.commands if not re.search(r"[\[(*+?]", pattern)]
+    patterns = (*whole, *framework.refused, *framework.classes)
+    return any(_runs(pattern, source) for pattern in patterns)
+
+
+def _has_a_sign(framework: Framework, source: Source) -> bool:
+    """Whether a source has what only this framework has: a program or class, or a name with its sections.
+
+    One section before a word that others have too, ``train.beta``, is no sign.
+    """
+    family = framework.names_of or framework.name
+    others = {
+        name
+        for each in catalogue().frameworks.values()
+        if (each.names_of or each.name) != family
+        for name in each.names()
+    }
+    written = {plain(name) for name, _ in source.named if "." in name}
+    whole = written & framework.names().keys()
+    common = {"." + name.rpartition(".")[2] for name in others}
+    own = {
+        name
+        for name in whole
+        if (name.count(".") > 1 or "." + name.rpartition(".")[2] not in common)
+        and not any(f".{one}".endswith(f".{name}") for one in others)
+    }
+    return bool(own) or _signs(framework, source) > 0
+
+
+def _signs(framework: Framework, source: Source) -> int:
+    """The number of its programs, classes and signs that a source has."""
+    patterns = (*framework.commands, *framework.refused, *framework.classes)
+    names = [plain(name) for name, _ in source.named]
+    runs = sum(bool(_runs(pattern, source)) for pattern in patterns)
+    return runs + sum(bool(re.fullmatch(sign, name)) for sign in framework.signs for name in names)
 
 
 def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
     """How well commands and options fit a framework: by what runs, by full names, and by last parts."""
     names, options = framework.names(), framework.options
     written = [plain(name) for name, _ in source.named]
-    patterns = (*framework.commands, *framework.refused, *framework.classes)
-    runs = sum(bool(_runs(pattern, source)) for pattern in patterns)
-    signs = sum(bool(re.fullmatch(sign, name)) for sign in framework.signs for name in written)
     whole = {names[name].name for name in written if name in names}
     counts = [
         (
@@ -461,7 +498,7 @@ def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> 
         for of in (whole, known)
     ]
     told = (*counts[0], -_wrong(framework, known), *counts[1])
-    return runs + signs, *told, _in_clone(framework, source), len(known)
+    return _signs(framework, source), *told, _in_clone(framework, source), len(known)
 
 
 def _in_clone(framework: Framework, source: Source) -> bool:
