@@ -119,3 +119,62 @@ def test_what_descends_from_slime_is_known_by_its_name(name):
         assert meaning.framework.checked(meaning.row) == "read only"
         assert meaning.penalties() == ["none: it is switched off"]
         assert meaning.aggregation.name == "token-mean"
+
+
+GRPO = {
+    "skyrl": "trainer.algorithm.advantage_estimator=grpo generator.n_samples_per_prompt=8",
+    "areal": "gconfig.n_samples=8",
+    "open-instruct": "--num_samples_per_prompt_rollout 8",
+    "nemo-rl": "grpo.num_generations_per_prompt=8",
+    "easyr1": "worker.rollout.n=8",
+    "prime-rl": "--orchestrator.group-size 8",
+}
+
+
+@pytest.mark.parametrize(
+    ("framework", "program", "trains"),
+    [
+        ("skyrl", "python -m skyrl.train.entrypoints.main_base", True),
+        ("skyrl", "python -m skyrl.train.entrypoints.main_generate", False),
+        (
+            "skyrl",
+            "python -m examples.train_integrations.harbor.entrypoints.main_harbor_generate",
+            False,
+        ),
+        ("skyrl", "python -m examples.train.rlm.main_rlm", True),
+        ("skyrl", "python -m examples.train.rlm.main_rlm_eval", False),
+        ("areal", "python -m areal.launcher.local examples/math/gsm8k_rl.py", True),
+        ("areal", "python -m areal.launcher.local examples/math/gsm8k_eval.py", False),
+        ("areal", "python3 examples/math/gsm8k_sft.py", False),
+        ("open-instruct", "python open_instruct/grpo_fast.py", True),
+        ("open-instruct", "python open_instruct/finetune.py", False),
+        ("nemo-rl", "python examples/run_grpo.py", True),
+        ("nemo-rl", "python examples/run_eval.py", False),
+        ("nemo-rl", "python examples/run_sft.py", False),
+        ("easyr1", "python3 -m verl.trainer.main", True),
+        ("easyr1", "python3 -m verl.trainer.main trainer.val_only=true", False),
+        ("prime-rl", "uv run rl", True),
+        ("prime-rl", "uv run sft", False),
+    ],
+)
+def test_a_program_that_trains_no_groups_is_refused(tmp_path, framework, program, trains):
+    path = tmp_path / "run.sh"
+    path.write_text(f"{program} {GRPO[framework]}\n")
+    words = [framework, str(path)]
+    if trains:
+        assert resolve(words).framework.name == framework
+    else:
+        refuses("it (only )?(trains|evaluates|generates|learns)", resolve, words)
+
+
+def test_a_penalty_on_lengths_in_prime_rl_is_said(tmp_path):
+    path = tmp_path / "rl.toml"
+    path.write_text(
+        "[orchestrator]\nbatch_size = 64\ngroup_size = 8\n"
+        "[orchestrator.algo.length_penalty]\nnum_turns_weight = 0.2\n"
+    )
+    said = " ".join(resolve(str(path)).beside())
+    assert (
+        "num_output_tokens_weight=0.25, num_input_tokens_weight=0.1, num_turns_weight=0.2" in said
+    )
+    assert "length" not in " ".join(resolve("prime-rl group_size=8").beside())
