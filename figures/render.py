@@ -108,6 +108,13 @@ def _fill(axis: Axes, panel: Panel, points: pd.DataFrame) -> list[Drawn]:
     values = np.concatenate([rows["value"] for rows, _, _ in drawn])
     if np.isnan(values).all():
         values = np.concatenate([rows["estimate"] for rows, _, _ in drawn])
+    for rows, _, look in drawn:
+        if look.width == 1.0 and "pool_low" in rows:
+            # A band is seen whole, unless it would take more room than the lines.
+            ends = rows[["pool_low", "pool_high"]].to_numpy().ravel()
+            values = np.append(
+                values, np.clip(ends, np.nanmin(values) / 1.2, 1.5 * np.nanmax(values))
+            )
     for curve in panel.curves:
         heights = np.asarray(curve.values(there), float)
         if curve.through:

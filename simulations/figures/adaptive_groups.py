@@ -37,8 +37,8 @@ FIGURES = (
         "adaptive_groups",
         "What groups sized by their rewards climb",
         "The weight of a prompt's gradient against its pass rate, on a logarithmic axis: level at 1 for the "
-        "sequential estimator; for leave-one-out over what two stages drew highest at one half, .825, and .62 "
-        "at the ends; rising towards both ends for two published schemes, and falling for a third.",
+        "sequential estimator; for leave-one-out over what two stages drew highest at one half, .825, and "
+        ".62 at the ends; rising towards both ends for two published schemes, and falling for a third.",
         STEM,
         x=RATE_OF_SUCCESS,
         y=Axis("weight w(p) of a prompt's gradient", scale="log"),
