@@ -31,6 +31,9 @@ def source(svg):
 OF_CLAIMS = [file for file in DRAWN if not file.stem.startswith(ON_LANGUAGE_MODELS)]
 
 
+SIGNED = [file for file in DRAWN if source(file.read_text("utf-8"))]
+
+
 def test_all_are_of_one_run():
     runs = {source(file.read_text("utf-8")) for file in OF_CLAIMS}
     assert len(runs) == 1
