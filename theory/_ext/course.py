@@ -116,7 +116,6 @@ def slides(app: Sphinx, known: Course) -> Iterator[str]:
         if not wanted:
             continue
         title, found = sections(app, page)
-        yield f"<h1>{title}</h1>"
         for heading in wanted:
             shown: list[str] = []
             filled = 1.0
@@ -159,10 +158,10 @@ def handouts(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         ("slides", "Slides of the course", slides(app, known)),
         ("solutions", "Exercises with solutions", solutions(app)),
     ):
-        app.env.get_domain("math").data["has_equations"][name] = True
         body = "\n".join(f'<section class="sheet">{part}</section>' for part in parts)
-        head = "" if name == "slides" else f"<h1>{title}</h1>"
-        yield name, {"title": title, "body": f'{head}<div class="{name}">{body}</div>'}, "page.html"
+        head = f"<h1>{title}</h1>"
+        body = f'{head}<div class="{name}">{body}</div>'
+        yield name, {"title": title, "body": body, "has_maths_elements": True}, "page.html"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
