@@ -20,7 +20,7 @@ from ustat_pg.validation import InputError, one_of
 
 from . import data
 from .catalogue import PICTURES
-from .render import FORMATS, draw, save
+from .render import FORMATS, draw, missed, save
 from .style import theme
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def paint(
     sources = [
         points.get(PICTURES[name].source) if PICTURES[name].source else results for name in names
     ]
-    one = partial(_paint, folder, out, formats, look)
+    run = f"{results.run.command}, code {results.run.versions['code']}"
+    one = partial(_paint, folder, run, out, formats, look)
     count = min(len(names), os.cpu_count() or 1, MOST_PROCESSES)
     # Matplotlib holds the interpreter: threads would wait. An interruption is this process's alone.
     with ProcessPoolExecutor(count, None, signal.signal, (SIGINT, SIG_IGN)) as pool:
@@ -78,7 +79,13 @@ def _points(parts: Sequence[pd.DataFrame | None]) -> dict[str | None, pd.DataFra
 
 
 def _paint(
-    folder: Path, out: Path, formats: Sequence[str], look: str | None, name: str, source: Any
+    folder: Path,
+    run: str,
+    out: Path,
+    formats: Sequence[str],
+    look: str | None,
+    name: str,
+    source: Any,
 ) -> list[Path]:
     """The files of one figure; none where there is nothing to draw."""
     import matplotlib.pyplot as plt
@@ -92,7 +99,11 @@ def _paint(
             raise InputError(
                 f"{folder}: not the results that figure {name} is drawn from: {error!r}"
             ) from error
-        files = [] if drawing is None else list(save(PICTURES[name], drawing, out, formats))
+        counted = PICTURES[name].source and PICTURES[name].counted
+        said = missed(source) if counted else ""
+        files = (
+            [] if drawing is None else list(save(PICTURES[name], drawing, out, formats, said, run))
+        )
     plt.close("all")
     return files
 

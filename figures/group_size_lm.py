@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-MODELS = {"base": "brown", "strong": "blue", "in-context": "green", "short": "red"}
+MODELS = {"base": "brown", "strong": "blue", "in-context": "green", "short": "orange"}
 """Looks of the models."""
 
 STEPS = (
@@ -105,7 +105,7 @@ def _noise(axis: Axes, frame: pd.DataFrame) -> None:
     shown = frame[frame["prediction"] <= TOP_NOISE]["group_size"]
     style.log_axis(axis, "x", [2.0**n for n in range(1, 9) if 2.0**n <= shown.max()])
     style.log_axis(axis, "y", [0.5, 0.7, 1, 1.5, 2, 3, 4])
-    least = min([0.9, *(frame["estimate"].dropna() / 1.15)])
+    least = min([0.9, *(frame["low"].dropna() / 1.05)])
     axis.set(xlim=(shown.min() / 1.18, shown.max() * 1.12), ylim=(max(least, 0.4), TOP_NOISE))
     axis.set(xlabel="group size G", ylabel="noise at a budget / least noise")
     _legend(axis, list(looks.items()), loc="upper left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -107,6 +108,13 @@ def _fill(axis: Axes, panel: Panel, points: pd.DataFrame) -> list[Drawn]:
     values = np.concatenate([rows["value"] for rows, _, _ in drawn])
     if np.isnan(values).all():
         values = np.concatenate([rows["estimate"] for rows, _, _ in drawn])
+    for rows, _, look in drawn:
+        if look.width == 1.0 and "pool_low" in rows:
+            # A band is seen whole, unless it would take more room than the lines.
+            ends = rows[["pool_low", "pool_high"]].to_numpy().ravel()
+            values = np.append(
+                values, np.clip(ends, np.nanmin(values) / 1.2, 1.5 * np.nanmax(values))
+            )
     for curve in panel.curves:
         heights = np.asarray(curve.values(there), float)
         if curve.through:
@@ -255,23 +263,50 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
+def missed(points: pd.DataFrame) -> str:
+    """How many of the points' intervals exclude what is predicted, in words; "" where there are none."""
+    values = points["prediction"].fillna(points["exact"])
+    points = points[values.notna() & np.isfinite(points["low"]) & np.isfinite(points["high"])]
+    if not len(points):
+        return ""
+    outside = ~values[points.index].between(points["low"], points["high"])
+    return f"{outside.sum()} of {len(points)} intervals exclude the predicted value."
+
+
 def save(
-    figure: Figure, drawing: Drawing, folder: Path, formats: Sequence[str] = ("svg", "png")
+    figure: Figure,
+    drawing: Drawing,
+    folder: Path,
+    formats: Sequence[str] = ("svg", "png"),
+    said: str = "",
+    source: str | None = None,
 ) -> Iterator[Path]:
-    """Write the figure in these formats: no dates, no versions, no names that change."""
+    """Write the figure in these formats: no dates, no versions, no names that change.
+
+    Arguments:
+        figure: what is declared of it.
+        drawing: what Matplotlib has drawn.
+        folder: where its files go.
+        formats: names of formats.
+        said: what else its data say, in words.
+        source: the run that it is drawn from. A PNG names the digest of its SVG.
+    """
+    svg = _svg(figure, drawing, f"{figure.alt} {said}".strip(), source)
+    digest = sha256(svg.encode()).hexdigest()
     for name in formats:
         target = folder / f"{figure.name}.{name}"
         if name == "svg":
-            target.write_text(_svg(figure, drawing), encoding="utf-8", newline="\n")
+            target.write_text(svg, encoding="utf-8", newline="\n")
         else:
-            drawing.savefig(target, dpi=300, metadata=_METADATA[name])
+            about = _METADATA[name] | ({"Source": digest} if name == "png" else {})
+            drawing.savefig(target, dpi=300, metadata=about)
         yield target
 
 
-def _svg(figure: Figure, drawing: Drawing) -> str:
+def _svg(figure: Figure, drawing: Drawing, alt: str, source: str | None) -> str:
     buffer = BytesIO()
-    about = {"Date": None, "Creator": None, "Title": figure.title}
+    about = {"Date": None, "Creator": None, "Title": figure.title, "Source": source}
     drawing.savefig(buffer, format="svg", metadata=about)
     # A screen reader says this of the drawing, where the page around it says nothing.
-    described = f"</title>\n <desc>{escape(figure.alt)}</desc>"
+    described = f"</title>\n <desc>{escape(alt)}</desc>"
     return buffer.getvalue().decode().replace("</title>", described, 1)

@@ -102,9 +102,10 @@ FIGURES = (
         "The mean gap and its bound",
         "Mean suboptimality gap against the number of steps, on logarithmic axes: under a constant "
         "rate it falls to a floor, under c/(t + t0) on like 1/T. On a quadratic return the bound "
-        "lies on the simulated points; on another problem it lies some times above them, and the "
+        "is close to the simulated points; on another problem it lies some times above them, and the "
         "ratio of bound to gap below shows how many.",
         "suboptimality",
         draw=draw,
+        counted=False,
     ),
 )

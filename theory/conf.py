@@ -28,6 +28,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_design",
     "catalogue_page",
+    "course",
     "docstrings",
     "execution",
     "mutants_page",

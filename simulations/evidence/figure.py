@@ -129,6 +129,7 @@ class Figure:
         names: where series are named: "ends" of the lines, or Matplotlib's place of a legend.
         height: in inches, of one row of panels.
         draw: draws the figure from its points (or the verdicts) in place of the renderer.
+        counted: whether it says how many intervals exclude the predicted value, which it shows.
     """
 
     name: str
@@ -143,3 +144,4 @@ class Figure:
     names: str = ""
     height: float = 2.5
     draw: Callable[[Any], Any] | None = None
+    counted: bool = True

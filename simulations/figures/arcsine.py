@@ -14,6 +14,9 @@ from ..problems.paths import SPACES, TokenPath
 
 STEM = "arcsine"
 
+AMOUNTS = (0.25, 0.75, 1.25, 1.75, 2.25, 2.75)
+"""The changes of a logit that are simulated; the lines have every sixteenth."""
+
 FIGURES = (
     Figure(
         "arcsine",
@@ -40,8 +43,8 @@ FIGURES = (
             Panel(
                 "KL penalties, one token",
                 "penalties",
-                x=Axis("how far one token's logit has turned", "amount"),
-                y=Axis("penalty, by its gradient"),
+                x=Axis("change of one token's logit", "amount"),
+                y=Axis("penalty that its gradient takes off"),
                 lines=(
                     Line("k1 in the loss", "k1 in the loss: 0", "red"),
                     Line("k2 in the loss", "k2: KL(π‖ref)", "blue"),
@@ -71,9 +74,10 @@ def _penalties() -> Iterator[Point]:
     """Minus the work from the uniform policy to one that prefers one of four tokens."""
     space = SPACES["one token"]
     reference = np.zeros((space.prefixes, space.symbols))
-    for amount in (0.25, 0.75, 1.25, 1.75, 2.25, 2.75):
+    for amount in (np.arange(4, 45) / 16).tolist():
         path = TokenPath.between(space, reference, reference + amount * np.eye(space.symbols)[:1])
         at = {"panel": "penalties", "amount": amount}
         for kind, place in (("k1", "loss"), ("k2", "loss"), ("k3", "loss"), ("k3", "reward")):
-            drawn, value = path.drawn(kind, place).times(-1.0), path.divergence(kind, place)
+            drawn = path.drawn(kind, place).times(-1.0) if amount in AMOUNTS else None
+            value = path.divergence(kind, place)
             yield Point(STEM, f"{kind} in the {place}", at, value, drawn)

@@ -15,7 +15,8 @@ from ..problems.batches import batches
 
 STEM = "practical_mse"
 
-MEASURED = 4
+MEASURED = 32
+"""Distances to a doubling; where clipping sets in, a coarse grid would draw jumps as slopes."""
 
 
 DISTANCES = tuple(2.0 ** (number / MEASURED - 4) for number in range(5 * MEASURED + 1))
@@ -42,7 +43,6 @@ FIGURES = (
         "its variance falls; the sequence ratio has no bias; simulated points lie on the lines.",
         "practical_mse",
         x=Axis("distance from the policy that drew", "distance", "log"),
-        y=Axis("of the gradient", scale="log"),
         lines=(
             Line("token", look="orange"),
             Line("token, clipped", "token, clipped\nat 0.2", "red"),
@@ -51,7 +51,10 @@ FIGURES = (
             Line("sequence", look="black"),
         ),
         by="panel",
-        panels=(Panel("{panel}"),),
+        panels=tuple(
+            Panel(of, of, y=Axis(f"{of} of the gradient", scale="log"))
+            for of in ("squared bias", "variance")
+        ),
         names="ends",
         height=2.9,
     ),

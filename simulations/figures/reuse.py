@@ -13,7 +13,7 @@ from ..engines import ReusedBatch, StepSlope
 from ..evidence import Linear, Point
 from ..evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ..problems import Suite
-from .adaptive_groups import RATES
+from .adaptive_groups import RATES, SIMULATED
 
 STEM = "reuse"
 
@@ -49,5 +49,5 @@ def curves(suite: Suite) -> Iterator[Point]:
             assert bias is not None
             length = float(np.linalg.norm(problem.gradient()))
             drawn = Linear(ReusedBatch(problem, size), ((StepSlope(2, None), 1 / length),))
-            shown = drawn if 0.1 <= p <= 0.9 else None
+            shown = drawn if p in SIMULATED else None
             yield Point(STEM, f"G = {size}", {"pass_rate": p}, bias, shown)

@@ -16,7 +16,7 @@ from ..problems import Suite
 from ..shared.peers import weight_in
 from ..shared.runs import GRPO
 from ..survivors import doubled
-from .adaptive_groups import RATES
+from .adaptive_groups import RATES, SIMULATED
 
 STEM = "survivors"
 
@@ -58,6 +58,6 @@ def curves(suite: Suite) -> Iterator[Point]:
             mean = survivor_mse(survivor_moments(problem, survival), 4).mean
             gradient = problem.gradient()
             cell = SurvivorCell(twice, 4, survives=fates)
-            drawn = weight_in(cell, GRPO) if 0.1 <= p <= 0.9 else None
+            drawn = weight_in(cell, GRPO) if p in SIMULATED else None
             weight = float(mean @ gradient) / float(gradient @ gradient)
             yield Point(STEM, name, {"pass_rate": p}, weight, drawn)

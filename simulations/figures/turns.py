@@ -21,7 +21,7 @@ SIZE = 4
 """The group size in the figure."""
 
 REACH = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""The probabilities of calling the tool."""
+"""The probabilities of calling the tool that are simulated; the lines have every fortieth."""
 
 FIGURES = (
     Figure(
@@ -32,8 +32,8 @@ FIGURES = (
         "episode in the mean, and below zero for baselines per turn that are added up; simulated points lie "
         "on the lines.",
         STEM,
-        x=Axis("chance to call the tool", "reach", limits=(0, 1)),
-        y=Axis("push towards the tool, of the gradient's"),
+        x=Axis("probability of a call of the tool", "reach", limits=(0, 1)),
+        y=Axis("mean push towards the call,\nover that of the gradient"),
         lines=(
             Line("to-go", "returns-to-go of\nother episodes", "blue"),
             Line("to-go-mean", "the own episode\nin the mean", "orange"),
@@ -47,12 +47,12 @@ FIGURES = (
 def curves(suite: Suite) -> Iterator[Point]:
     """The push on the first turn, by scheme and by the probability of reaching the second."""
     tool = load_episodes("ustat:tool")
-    for reach in REACH:
+    for reach in sorted({*REACH, *(n / 40 for n in range(2, 39))}):
         logits = np.concatenate([np.log([1 - reach, reach]), tool.logits[2:]])
         listed = tool.with_logits(logits).episodes
         cell = TurnCell.of(listed, 0, SIZE)
         for scheme in ("to-go", "to-go-mean", "summed"):
             push = turn_mean(listed, scheme, SIZE).by_turn[0] @ listed.gradient()
             value = float(push) / float(cell.problem.gradient() @ listed.gradient())
-            measured = weight_in(cell, cell.estimator(scheme))
+            measured = weight_in(cell, cell.estimator(scheme)) if reach in REACH else None
             yield Point(STEM, scheme, {"reach": reach}, value, measured)

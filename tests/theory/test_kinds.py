@@ -266,6 +266,19 @@ def test_the_course_needs_no_page_with_a_star():
             assert star or linked not in STARRED, (page, linked)
 
 
+def test_next_follows_the_course(extensions):
+    """Those who read 30 minutes are led through their pages; those who read 90, through all rows."""
+    known = extensions("course")["Course"](INDEX)
+    assert known.starred == STARRED
+    page, way = "index", []
+    while page:
+        way.append(page)
+        before, page = known.beside(page)
+        assert before == (way[-2] if len(way) > 1 else None)
+    assert way == ["index", "mse", "group_size", "count_advantages", "playground"]
+    assert known.beside("minibatch") == ("mse", "oracle")
+
+
 # ---------------------------------------------------------------- without torch
 
 

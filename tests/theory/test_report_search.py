@@ -1,4 +1,4 @@
-"""The search of checks on a run's page, in a browser."""
+"""A run's page in a browser: the search of checks, and what a phone shows."""
 
 import pytest
 
@@ -9,7 +9,10 @@ from simulations.evidence.results import load_run
 pytestmark = pytest.mark.slow
 
 
-def test_the_search_shows_the_checks_that_hold_every_word(browser, tmp_path):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page of a small run, and the run."""
+    folder = tmp_path_factory.mktemp("run")
     words = [
         "verify",
         "ustatistic",
@@ -21,11 +24,33 @@ def test_the_search_shows_the_checks_that_hold_every_word(browser, tmp_path):
         "--workers",
         "1",
     ]
-    assert main([*words, "--out", str(tmp_path)]) == 0
-    run = load_run(tmp_path)
-    (tmp_path / "page.html").write_text(html(run), encoding="utf-8")
+    assert main([*words, "--out", str(folder)]) == 0
+    run = load_run(folder)
+    (folder / "page.html").write_text(html(run), encoding="utf-8")
+    return (folder / "page.html").as_uri(), run
+
+
+def test_a_phone_shows_every_verdict_whole(page, browser):
+    size = {"width": 390, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(page[0])
+        seen = browser.execute_script(
+            "return [...document.querySelectorAll('table.results .verdict')].map(verdict => {"
+            "  const box = verdict.getBoundingClientRect();"
+            "  return [verdict.innerText, box.left >= 0 && box.right <= innerWidth]; });"
+        )
+        wide = browser.execute_script("return document.documentElement.scrollWidth")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert seen == [["✓ CONFIRMED", True]] * 2
+    assert wide == 390
+
+
+def test_the_search_shows_the_checks_that_hold_every_word(page, browser):
+    address, run = page
     names = [check.name for claim in run.claims for check in claim.checks]
-    browser.get((tmp_path / "page.html").as_uri())
+    browser.get(address)
     box = browser.find_element("id", "find")
 
     def shown():

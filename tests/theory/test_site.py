@@ -118,6 +118,29 @@ def test_every_result_has_its_page_with_a_slider_an_exercise_and_a_notebook(site
         assert "sd-dropdown" in text
 
 
+def test_the_sidebar_has_stars_and_next_follows_the_course(site):
+    text = (site / "mse.html").read_text("utf-8")
+    assert re.search(r'href="optimality.html">★ ', text)
+    assert re.search(r'href="oracle.html">[^★]', text)
+    assert re.search(r'class="next-page" href="group_size.html"', text)
+
+
+def test_slides_and_solutions_are_made_from_the_pages(site):
+    slides, solutions = (
+        (site / f"{name}.html").read_text("utf-8") for name in ("slides", "solutions")
+    )
+    assert 20 <= slides.count('class="sheet"') <= 80
+    for title in ("The error of one prompt", "The group size at a budget"):
+        assert title in slides
+    asked = sum(
+        page.read_text("utf-8").count('<form class="exercise"') for page in site.glob("*.html")
+    )
+    assert '<form class="exercise"' not in solutions
+    numbers = re.findall(r"data-answer=\"([^\"]+)\"", (site / "mse.html").read_text("utf-8"))
+    assert all(f"{float(answer):.6g}" in solutions for answer in numbers)
+    assert solutions.count("A solution") >= len(PAGES) - 1 <= asked
+
+
 def test_every_public_module_and_name_is_in_the_reference(site):
     """What a package lists, or a module defines, is documented where it is defined."""
     import importlib

@@ -23,7 +23,11 @@ c.IPKernelApp.log_level = 40
 # All tables look alike: no frame, and no numbers of rows that mean nothing. A command that fails ends
 # the build.
 STARTUP = """\
+import warnings
+
 from IPython import get_ipython
+
+warnings.filterwarnings("ignore", "IProgress not found")  # tqdm's, of a bar that no page shows
 
 
 def _html(frame):

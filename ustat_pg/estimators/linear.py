@@ -82,9 +82,9 @@ def grpo(rewards: Array) -> Array:
 
 
 def group_mean(rewards: Array) -> Array:
-    """Full group mean: Aᵢ = zᵢ - (1/G) Σⱼ zⱼ, which is (G-1)/G times grpo (Dr. GRPO).
+    """Full group mean: Aᵢ = zᵢ - (1/G) Σⱼ zⱼ, which is (G-1)/G times grpo.
 
-    It is biased by that factor, which only rescales the learning rate.
+    It is that of Dr. GRPO, and biased by that factor, which only rescales the learning rate.
 
     >>> import numpy as np
     >>> group_mean(np.array([1.0, 0.0]))
