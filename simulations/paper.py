@@ -64,7 +64,7 @@ RESULTS: dict[str, Result] = {
     "oracle": Result(
         "Corollary 4",
         "MSE of grpo over MSE of the oracle tends to 1.",
-        "not knowing the value costs about one part in G",
+        "what not knowing the value costs, exactly",
         assumptions="The oracle's own error is not 0 (τ > ‖g‖², or prompts differ).",
         sharper="The ratio is exact: at one prompt its excess is of order 1/G, in a minibatch 1/G².",
     ),
@@ -110,8 +110,8 @@ RESULTS: dict[str, Result] = {
     ),
     "oracle_policy": Result(
         "Corollary 9",
-        "Limit weights of grpo differ from the oracle's by O(1/G²).",
-        "after training, not knowing the value costs O(1/G²)",
+        "At fixed B the limit weights of grpo differ from the oracle's by O(1/G²).",
+        "training without the value costs O(1/G²) at fixed B",
         assumptions="Those of Theorem 8; the covariance depends on θ through Uᵀθ alone.",
         sharper="By C/(B G(G-1)) to first order, exactly in one direction, and C is known.",
     ),
@@ -151,7 +151,7 @@ RESULTS: dict[str, Result] = {
         "Proposition 13",
         "With rewards 0 and 1 GRPO over the group's standard deviation, with a KL penalty, maximises as G "
         "grows E 2 arcsin √V(X) - β KL.",
-        "normalised GRPO maximises an arcsine objective",
+        "as G grows, normalised GRPO climbs the arcsine",
         assumptions="Rewards 0 and 1; outputs drawn at the parameters of the step, no clipping.",
         sharper="At a fixed G it is the Bernstein objective E Φ(V(X)), E V itself at G = 2 and 3; the "
         "arcsine's weight is reached as 1 - 1/(8 G p(1-p)). Which KL depends on the estimator and its "
@@ -160,8 +160,9 @@ RESULTS: dict[str, Result] = {
     ),
     "count_advantages": Result(
         "Beyond 1",
-        "With rewards 0 and 1 every critic-free estimator is a table (a₁(n), a₀(n)) by the number of "
-        "successes; its mean is w(V) g, w the Bernstein polynomial of a₁(m+1) - a₀(m). A verifier that errs "
+        "With rewards 0 and 1 an advantage that one rule makes of the group's rewards is a table "
+        "(a₁(n), a₀(n)) by the number of successes; its mean is w(V) g, w the Bernstein polynomial of "
+        "a₁(m+1) - a₀(m). A verifier that errs "
         "makes it w(p̃) (a - c) g, p̃ = c + (a - c) V, and advantages cut off are another table. The best of k "
         "graded rewards is a sum over thresholds of pass@k, and its error is exact at every G.",
         "what estimators in use climb, and their error",
@@ -175,7 +176,7 @@ RESULTS: dict[str, Result] = {
     "best_baseline": Result(
         "Beyond 2",
         "Among leave-one-out baselines by the number of the others' successes one has the least error; "
-        "it is unbiased, and its best group size is smaller than grpo's.",
+        "it is unbiased, and its best group size is usually smaller than grpo's.",
         "the best leave-one-out baseline, and its gain",
         assumptions="Rewards 0 and 1; a table made of other prompts or earlier steps. Not in the paper.",
         sharper="Known: leave-one-out baselines that shrink towards other prompts' mean. Added: the table of "
@@ -184,7 +185,7 @@ RESULTS: dict[str, Result] = {
     "length_weights": Result(
         "Beyond 3",
         "With outputs of unequal length a loss divided by an output's own tokens has the mean "
-        "∇E[z/|y|] - V ∇E[1/|y|], no multiple of the gradient; one divided by all tokens of the "
+        "∇E[z/|y|] - V ∇E[1/|y|], in general no multiple of the gradient; one divided by all tokens of the "
         "minibatch is biased by order 1/B, and both means are exact.",
         "what dividing by length climbs, and its bias",
         assumptions="On policy, no clipping, no KL; prompts drawn independently. Not in the paper.",
@@ -244,7 +245,8 @@ RESULTS: dict[str, Result] = {
         "every G, one included; each earlier reward replaces one output of the group, and under drift a "
         "smaller weight of the memory has the least error.",
         "a memory of earlier rewards, and groups of one",
-        assumptions="The best group size is for rewards of the current policy. Not in the paper.",
+        assumptions="The best group size is for rewards of the current policy and small prompt gradients. "
+        "Not in the paper.",
         sharper="Known: running means as REINFORCE's baseline. Added: the exact error at every G and n, the "
         "group size that follows, and the best weight for a policy that has moved.",
     ),

@@ -131,10 +131,10 @@ def test_what_a_config_of_trl_has_is_read_whole():
 
 RLLM = """
 rllm:
-  algorithm: {adv_estimator: grpo, kl_beta: 0.1, some_mask: true}
+  algorithm: {adv_estimator: grpo, kl_scale: 0.1, some_mask: true}
   rollout: {n: 8}
-  compact_filtering: {enable: true, mask_timeout: true}
-  rejection_sample: {enable: true}
+  token_filtering: {enable: true, mask_timeout: true}
+  sample_rejection: {enable: true}
   stepwise_advantage: {enable: false, mode: per_step}
   workflow: {n_parallel_tasks: 64, retry_limit: 3}
 """
@@ -143,8 +143,8 @@ PRIME = """
 [orchestrator]
 batch_size = 64
 group_size = 8
-[orchestrator.algo.length_penalty]
-num_turns_weight = 0.1
+[orchestrator.algo.brevity_penalty]
+turns_share = 0.1
 [orchestrator.train.sampling]
 extra = 3
 """
@@ -155,25 +155,25 @@ def test_names_that_show_whose_a_file_is_are_passed_over_too(run):
     assert (rllm.framework.name, prime.framework.name) == ("rllm", "prime-rl")
     assert {"rllm.workflow.n_parallel_tasks", "rllm.stepwise_advantage.mode"} <= {*rllm.passed_over}
     assert rllm.may_change == (
-        "rllm.algorithm.kl_beta",
+        "rllm.algorithm.kl_scale",
         "rllm.algorithm.some_mask",
-        "rllm.compact_filtering.enable",
-        "rllm.compact_filtering.mask_timeout",
-        "rllm.rejection_sample.enable",
+        "rllm.token_filtering.enable",
+        "rllm.token_filtering.mask_timeout",
+        "rllm.sample_rejection.enable",
     )
-    assert prime.may_change == ("orchestrator.algo.length_penalty.num_turns_weight",)
+    assert prime.may_change == ("orchestrator.algo.brevity_penalty.turns_share",)
     assert prime.passed_over == (*prime.may_change, "orchestrator.train.sampling.extra")
 
 
 def test_what_may_change_the_objective_is_said_first_and_beside_what_is_climbed(run):
     text = " ".join(str(explain(run(RLLM))).split())
-    names = "rllm.algorithm.*, rllm.compact_filtering.*, rllm.rejection_sample.enable"
+    names = "rllm.algorithm.*, rllm.token_filtering.*, rllm.sample_rejection.enable"
     assert f"Not read, and may change the objective: {names}. Ignored, because" in text
     assert (
         "no such option: rllm.stepwise_advantage.enable, rllm.stepwise_advantage.mode, rllm."
         in text
     )
-    climbs = text.split("What it climbs")[1].split("Bias")[0]
+    climbs = text.split(" Answer ")[1].split("Advice: ")[0]
     assert f"as far as the options read here say: {names} may change it." in climbs
     for spec in ("trl", "trl dataset_name=x"):
         text = " ".join(str(explain(spec)).split())
@@ -188,10 +188,10 @@ def test_what_may_change_the_objective_is_said_first_and_beside_what_is_climbed(
 def test_it_is_in_json_and_beside_a_choice(run, capsys):
     path = run(PRIME, "run.toml")
     found = strict(out_of(capsys, main, "explain", path, "--json"))
-    assert found["may_change"] == ["orchestrator.algo.length_penalty.num_turns_weight"]
+    assert found["may_change"] == ["orchestrator.algo.brevity_penalty.turns_share"]
     chosen = choose(path, 64, [8], lambda pairs: [(1.0, 1.0, 1.0, 1.0)] * len(pairs))
     said = (
-        "orchestrator.algo.length_penalty.num_turns_weight: not read, and may change the objective."
+        "orchestrator.algo.brevity_penalty.turns_share: not read, and may change the objective."
     )
     assert chosen.to_dict()["beside"][-1] == said
     assert said in " ".join(str(chosen).split())

@@ -276,9 +276,9 @@ def _bias(explanation: Explanation) -> str:
     assert explanation.mean_factor is not None
     pairs = list(zip(explanation.pass_rates, explanation.mean_factor, strict=True))
     shown = ", ".join(f"{readable(w, 4)} at p = {readable(p, 4)}" for p, w in _some(pairs))
-    same = bool(np.ptp(explanation.weight["w"]) < GIVEN) if explanation.weight else False
     what = "prompts are reweighted by their pass rate"
-    if same:
+    if explanation.weight and np.ptp(explanation.weight["w"]) < GIVEN:
+        shown = f"{readable(pairs[0][1], 4)} at every pass rate"
         # A divisor computed from rewards is constant only if rewards take two values.
         what = "a rescaled learning rate" + " with rewards 0 and 1" * bool(
             explanation.family.graded
@@ -356,7 +356,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
     lines += [f"  KL term: {term}." for term in meaning.penalties()]
     steps = (*over_turns(meaning), *meaning.step(), *meaning.reused(), *_again(explanation))
-    lines += [f"  {line}" for line in (*steps, *meaning.beside())]
+    lines += [f"  {line}" for line in (*meaning.beside(), *steps)]
     return lines + [f"  {option}: off, because {reason}." for option, reason in meaning.off.items()]
 
 

@@ -52,8 +52,7 @@ class SchemeExplanation(Shown):
         pairs = zip(self.pass_rates, self.mean_factor, self.sizes, strict=True)
         rows = [f"  {p:8.4g} {w:10.4g} {size:10.4g}" for p, w, size in pairs]
         rest = (
-            "  It does not exist: the plan may stop at one output, and then there is no other to "
-            "compare with."
+            "  estimators.sequential has none: the plan may stop at one output, and it needs the first two."
             if self.unbiased_noise_to_rloo is None
             else "  estimators.sequential with this plan has w = 1 everywhere; it needs "
             f"{readable(self.unbiased_noise_to_rloo)} times RLOO's outputs for the same noise over signal."

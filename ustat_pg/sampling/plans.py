@@ -223,7 +223,7 @@ class Plan:
         return Stops(np.array(columns[0]), np.array(columns[1]), *map(tuple, columns[2:]))
 
     def require_two(self) -> None:
-        """Refuse a plan that may stop before its second output, where no unbiased estimate exists.
+        """Refuse a plan that may stop before its second output: the kernel of the first two needs both.
 
         Raises:
             InputError: the plan may stop before its second output.
