@@ -46,7 +46,7 @@ def test_an_algorithms_own_group_size_never_applies():
     """Its config has a value already, 1, where the algorithm would set its own."""
     assert resolve("trinity algorithm_type=dapo").group_size == 1
     assert "repeat_times is 1 unless it is written" in " ".join(
-        str(explain("trinity algorithm_type=grpo", group_size=4)).split()
+        explain("trinity algorithm_type=grpo", group_size=4).text(all=True).split()
     )
 
 

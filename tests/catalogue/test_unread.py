@@ -190,9 +190,7 @@ def test_it_is_in_json_and_beside_a_choice(run, capsys):
     found = strict(out_of(capsys, main, "explain", path, "--json"))
     assert found["may_change"] == ["orchestrator.algo.brevity_penalty.turns_share"]
     chosen = choose(path, 64, [8], lambda pairs: [(1.0, 1.0, 1.0, 1.0)] * len(pairs))
-    said = (
-        "orchestrator.algo.brevity_penalty.turns_share: not read, and may change the objective."
-    )
+    said = "orchestrator.algo.brevity_penalty.turns_share: not read, and may change the objective."
     assert chosen.to_dict()["beside"][-1] == said
     assert said in " ".join(str(chosen).split())
 
