@@ -42,7 +42,8 @@ def runs_of(word: str) -> list[Source]:
     """The options of each command of a script, or of each config in code, or of the one in a line,
     ``run.sh:3``; else of the file.
     """
-    name, line = (word, "") if is_there(word) else word.rpartition(":")[::2]
+    asked = None if is_there(word) else re.fullmatch(r"(.+):(\d+)", word)
+    name, line = asked.groups() if asked else (word, "")
     path = Path(name)
     if path.is_dir() or path.suffix in _READERS:
         return [of_file(path)]

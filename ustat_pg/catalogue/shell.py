@@ -28,8 +28,11 @@ from .sources import ABOVE
 MOST_SCRIPT = 2**20
 """Size of the largest script that is read, in bytes."""
 
-_MOST_STEPS = 20_000
+_MOST_STEPS = 5_000
 """The most statements of a script that are followed, those of loops each time."""
+
+_MOST_COMMANDS = 300
+"""The most commands of a script that are noted."""
 
 _MOST_NESTED = 60
 """The deepest nesting of statements, functions and scripts."""
@@ -95,6 +98,16 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
+def _unparsed(node: Node) -> Node | None:
+    """The first part that the grammar does not have."""
+    while node.has_error and not (node.type == "ERROR" or node.is_missing):
+        wrong = [child for child in node.children if child.has_error or child.is_missing]
+        if not wrong:
+            return node
+        node = wrong[0]
+    return node if node.has_error or node.is_missing else None
+
+
 class _Code:
     """A script's text, and its statements as the grammar finds them without quotes and expansions."""
 
@@ -131,6 +144,9 @@ class _Shell(Words):
     def script(self, text: str) -> bool | None:
         """Follow the statements of a text."""
         saved, self.code = self.code, _Code(text)
+        wrong = _unparsed(self.code.root) if self.line is None else None
+        if wrong is not None:
+            raise InputError(f"line {self.code.line(wrong)} cannot be parsed as a shell does")
         self.main = self.code if not saved.whole else self.main
         try:
             return self.body(self.code.root.children)
@@ -170,7 +186,7 @@ class _Shell(Words):
         """Follow one statement; its status is None if only the run knows it."""
         self.steps += 1
         self.row = self.code.line(node) if self.line is None else self.line
-        if self.code is self.main:
+        if self.code is self.main and not self.locals:
             self.caller = self.row
         if self.steps > _MOST_STEPS:
             raise InputError(f"its loops take more than {_MOST_STEPS:,} steps")
@@ -752,6 +768,8 @@ class _Shell(Words):
             known = self.commands[key].lists
             known += [each for each in lists if each not in known][: _MOST_NESTED - len(known)]
             return
+        if len(self.commands) >= _MOST_COMMANDS:
+            raise InputError(f"it runs more than {_MOST_COMMANDS} commands")
         folders = [Path(self.state.folder)] if self.state.folder else []
         folders += [self.state.path.parent] if self.state.path else []
         texts = [self.said(word) for word in words]

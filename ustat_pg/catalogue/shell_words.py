@@ -32,6 +32,8 @@ _MARK = re.compile("([\ufdd0\ufdd2\ufdd3])(\\d+)\ufdd1")
 
 MOST_TEXT = 2**18
 """The longest value of a variable, in characters."""
+_MOST_UNKNOWN = 500
+"""The most values that only the run knows."""
 _MOST_MATCHED = 2**10
 """The longest value on which patterns are tried."""
 
@@ -108,6 +110,8 @@ class Words:
     def unknown(self, text: str, kind: str = _ONE, **how: Any) -> str:
         """A mark for what only the run knows."""
         place = self.unknowns.setdefault(Unknown(text, **how), len(self.unknowns))
+        if place > _MOST_UNKNOWN:
+            raise InputError(f"only the run knows more than {_MOST_UNKNOWN} of its values")
         return f"{kind}{place}\ufdd1"
 
     def behind(self, text: str) -> Unknown | None:
@@ -650,12 +654,12 @@ def among(words: Words, name: str, values: Sequence[Value | None]) -> Value:
         ways = tuple(dict.fromkeys(tuple(each[shared:]) for each in lists))
         return [*lists[0][:shared], words.unknown(text, _MANY, among=ways)]
     texts = [value if isinstance(value, str) else "" for value in values]
-    parts = [re.split(r"(\s+)", each) for each in texts]
-    shared = _shared(parts)
-    start = "".join(parts[0][:shared])
-    if not start.strip():
-        shared, start = 0, ""
-    ends = ["".join(each[shared:]) for each in parts]
+    letters = zip(*texts, strict=False)
+    start = "".join(signs[0] for signs in takewhile(lambda each: len({*each}) == 1, letters))
+    if not all(each[len(start) :][:1] in ("", " ") for each in texts):
+        start = start[: start.rfind(" ") + 1]
+    start = start if start.strip() else ""
+    ends = [each[len(start) :] for each in texts]
     if start and all(end[:1].isspace() for end in ends if end):
         start, ends = f"{start} ", [end.lstrip() for end in ends]
     ways = tuple(dict.fromkeys((end,) for end in ends))
@@ -729,11 +733,8 @@ def masked(text: str) -> str:
             found.append("[[ " + "," * size + " ]]")
             end += 2
         elif text.startswith("\\\n", place):
-            found.append("\\\n")
+            found.append("\\\n" if text[place + 2 :].strip() else " \n")
             end = place + 2
-        elif sign == "\\" and place + 1 == len(text):
-            found.append(" ")
-            end = place + 1
         else:
             if text.startswith("((", place):
                 commas = "_"  # A sum, in which a comma is a sign.
@@ -744,9 +745,11 @@ def masked(text: str) -> str:
                 end = _end(text, place + 2, ")") + 1
             part = text[place:end]
             size = len(part.encode())
+            part = " " if part == "\\" else part
             found.append(part if len(part) == 1 else ("_" if before == "[" else commas) * size)
         place = end
-    return "".join(found)
+    # The grammar joins a pipeline of three with what follows if its first command writes to a file.
+    return _INTO_PIPE.sub(lambda match: " " * len(match[0].encode()), "".join(found))
 
 
 def _behind(text: str, place: int, heredocs: Sequence[tuple[str, str]]) -> int:
@@ -972,6 +975,9 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _UNMASKED = re.compile(r"[^\n'\"`$\\#<>()\[]+")
+_INTO_PIPE = re.compile(
+    r"(?:(?<=\s)[0-9&])?>{1,2}(?:&[0-9-]|[ \t]*[^\s<>|&;()]+)(?=(?:[^\n;|&]|>&|&>|\\\n){0,400}\|(?!\|))"
+)
 _HEREDOC = re.compile(r"(?<!<)<<(?P<dash>-?)[ \t]*(?P<quote>['\"\\]?)(?P<word>[A-Za-z_]\w*)['\"]?")
 _SIGN = re.compile(r":?[-=+?]")
 _SIMPLE = re.compile(r"[\w ^$.+*?/\[\]|-]+")
