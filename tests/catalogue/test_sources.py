@@ -170,7 +170,7 @@ FILES = {
     "files that stand alone, behind what only the run knows": File(
         "tests/run.sh",
         'ROOT=$(realpath $(dirname "$0")/..)\nuv run examples/run_grpo.py --config $ROOT/base.yaml \\\n'
-        "  grpo.num_generations_per_prompt=4\npython -m tunix.cli.grpo_main other.yaml\n",
+        "  grpo.num_generations_per_prompt=4\npython prepare.py other.yaml\n",
         ("nemo-rl", "std-ddof1", 4),
         {"base.yaml": NEMO_PARENT, "other.yaml": "x: 1\n"},
     ),
@@ -315,7 +315,7 @@ REFUSED = {
         "run.sh", "python3 -m recipe.flowrl.main_flowrl algorithm.adv_estimator=grpo",
         "runs recipe.flowrl.main_flowrl: FlowRL"),
     "two scripts": (
-        "run.sh", "bash other.sh\nbash more.sh", "other.sh and .*more.sh: read one of them"),
+        "run.sh", "bash other.sh\nbash more.sh --beta 0.1", "it has 2 trainings with other options: .*other"),
     "a teacher's program": (
         "run.sh", "uv run examples/run_distillation.py grpo.num_generations_per_prompt=4",
         "runs examples/run_distillation.py: it learns from a teacher"),
@@ -378,7 +378,7 @@ REFUSED = {
 @pytest.mark.parametrize(("name", "text", "said"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_file_is_refused_and_nothing_is_guessed(written, name, text, said):
     before = ["rlinf"] if "adv_type" in text else []
-    beside = dict.fromkeys(("other.sh", "more.sh"), "trl grpo --num_generations 4\n")
+    beside = dict.fromkeys(("other.sh", "more.sh"), "trl grpo --num_generations 4 $@\n")
     refuses(said, resolve, [*before, written(name, text, beside)])
 
 

@@ -2,7 +2,9 @@
 
 :mod:`~ustat_pg.catalogue.records` reads the data, ``catalogue.toml`` and ``frameworks/*.toml`` in this
 folder. :mod:`~ustat_pg.catalogue.specs` reads the options of a user, and :mod:`~ustat_pg.catalogue.files`
-reads files of options. :mod:`~ustat_pg.catalogue.meaning` combines them.
+reads files of options; :mod:`~ustat_pg.catalogue.shell` follows scripts, and
+:mod:`~ustat_pg.catalogue.trainings` tells which of their commands train.
+:mod:`~ustat_pg.catalogue.meaning` combines them.
 """
 
 from .framework import Framework, Row

@@ -411,9 +411,12 @@ def _recognised(source: Source) -> Framework:
 
 
 def _is_run(framework: Framework, source: Source) -> bool:
-    """Whether a source runs a program of the framework that is known by its whole name, or is refused."""
+    """Whether a source runs a program of the framework that is known by its whole name, or is refused; or
+    calls its config.
+    """
     whole = (pattern for pattern in framework.commands if not re.search(r"[\[(*+?]", pattern))
-    return any(_runs(pattern, source) for pattern in (*whole, *framework.refused))
+    patterns = (*whole, *framework.refused, *framework.classes)
+    return any(_runs(pattern, source) for pattern in patterns)
 
 
 def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
