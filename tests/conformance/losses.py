@@ -135,7 +135,7 @@ def asked(framework: Framework, numbers: dict[str, str]) -> list[dict[str, str]]
     single: list[dict[str, str]] = [{}]
     single += [{name: value} for name, others in adding.items() for value in others]
     aside = [
-        {**needed(framework.options[name]), name: value}
+        {**lacking(framework, name), name: value}
         for name, others in of_kinds("ratio", "survival", "entropy", "sampler").items()
         for value in others
     ]
@@ -159,6 +159,16 @@ def asked(framework: Framework, numbers: dict[str, str]) -> list[dict[str, str]]
 def needed(option: Option) -> dict[str, str]:
     """The values of others without which an option is off."""
     return {name: allowed[0] for name, allowed in option.needs.items()}
+
+
+def lacking(framework: Framework, name: str) -> dict[str, str]:
+    """The values of others that it needs and that are not their defaults."""
+    needs = framework.options[name].needs
+    return {
+        other: allowed[0]
+        for other, allowed in needs.items()
+        if framework.options[other].default not in allowed
+    }
 
 
 def switched_on(framework: Framework, option: Option, numbers: dict[str, str]) -> dict[str, str]:

@@ -103,8 +103,6 @@ class Meaning:
         for name, allowed in option.needs.items():
             if self.values[name] not in allowed:
                 return f"{short_name(name)} is {self.values[name]}"
-            if lacks := self._lacks(self.framework.options[name]):
-                return lacks
         if option.times and self._is_off(option.times):
             return f"{short_name(option.times)} is {self.values[option.times]}"
         if option.kind == "KL form" and not option.needs:
