@@ -178,3 +178,15 @@ def test_a_penalty_on_lengths_in_prime_rl_is_said(tmp_path):
         "num_output_tokens_weight=0.25, num_input_tokens_weight=0.1, num_turns_weight=0.2" in said
     )
     assert "length" not in " ".join(resolve("prime-rl group_size=8").beside())
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "verl rollout.n=8 reward_model.overlong_buffer.enable=True",
+        "verl rollout.n=8 +reward.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "areal gconfig.n_samples=8 actor.overlong_reward_penalty=true",
+    ],
+)
+def test_a_reward_that_lengths_change_is_said(written):
+    assert "=true: changes rewards before the advantage" in " ".join(resolve(written).beside())
