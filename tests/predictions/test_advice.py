@@ -44,12 +44,17 @@ def test_a_problem_stands_for_its_moments():
     )
 
 
-@pytest.mark.parametrize(
-    "what", [None, 3, "skewed", LocationBandit, digit_addition(4, 1), type(PROBLEM)]
-)
+@pytest.mark.parametrize("what", [None, 3, LocationBandit, digit_addition(4, 1), type(PROBLEM)])
 def test_problems_without_moments_are_refused(what):
     for ask in (lambda: gradient_mse(what, "grpo", 4), lambda: group_size_advice(what, 64)):
         refuses("they must be Moments, or a problem that has them", ask)
+    refuses(
+        "skewed: its name must end in .json or .npz, or begin with ustat:",
+        gradient_mse,
+        "skewed",
+        "grpo",
+        4,
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,8 @@ def test_table_and_sentence_use_the_same_least_error():
         pytest.approx(far.ratio_to_real * row.ratio_to_best, abs=5e-4) for row in far.table[:2]
     ]
     assert f"{float(rows[0][3]):.3g} times the least error" in str(far)
+    assert [far.remark(row) for row in far.table[:2]] == ["best that fits", ""]
     near = advise("ustat:uneven", 63).sizes
     assert not near.far
+    assert [near.remark(row) for row in near.table if row.group_size == near.group_size] == ["best"]
     assert min(float(line.split()[3]) for line in str(near).splitlines()[2:5]) == 1

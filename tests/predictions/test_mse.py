@@ -4,6 +4,7 @@ That they agree with enumeration, in every design, is in ``tests/test_independen
 ``tests/test_independent_tables.py``; claims refute an error planted in every term.
 """
 
+import json
 import math
 
 import numpy as np
@@ -18,10 +19,19 @@ from ustat_pg.predictions import (
     gradient_covariance,
     gradient_mse,
     learned_values,
+    mse_constants,
     oracle_ratio,
     plan_mse,
+    turn_mean,
 )
-from ustat_pg.problems import SoftmaxBandit, named_problem, random_problem
+from ustat_pg.problems import (
+    SoftmaxBandit,
+    example_problem,
+    load_problem,
+    named_problem,
+    problem_from_mapping,
+    random_problem,
+)
 
 TWO = record()
 
@@ -151,3 +161,19 @@ def test_a_gradient_that_only_rounding_keeps_from_0_has_no_noise_over_signal():
     plan = plan_mse(problem, "3", "vanilla")
     assert plan.mse > 0
     assert (plan.noise_to_signal, plan.cosine, plan.critical_budget) == (None, None, None)
+
+
+def test_a_problem_may_be_given_as_compare_takes_it(tmp_path):
+    """By name, as named arrays, or as a file; and the text of its moments has no problem in it."""
+    problem = load_problem("ustat:uneven")
+    arrays = example_problem()
+    (tmp_path / "mine.json").write_text(json.dumps(arrays))
+    own = gradient_mse(problem_from_mapping(arrays), "grpo", 4).mse
+    assert gradient_mse(arrays, "grpo", 4).mse == own
+    assert gradient_mse(tmp_path / "mine.json", "grpo", 4).mse == own
+    assert gradient_mse("ustat:uneven", "grpo", 4).mse == gradient_mse(problem, "grpo", 4).mse
+    whole = mse_constants(problem)
+    assert mse_constants("ustat:uneven") == whole
+    assert turn_mean("ustat:tool", "episode", 1, lone="zero").multiple == 0.0
+    refuses("did you mean ustat:uneven", gradient_mse, "ustat:unevn", "grpo", 4)
+    assert "Softmax" not in repr(problem.moments())

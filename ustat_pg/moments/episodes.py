@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,14 +104,17 @@ class HasEpisodes(Protocol):
         """The list."""
 
 
-def episodes_of(problem: Episodes | HasEpisodes) -> Episodes:
-    """The episodes of a problem; a list of episodes is returned unchanged.
+def episodes_of(problem: Episodes | HasEpisodes | str | Path | Mapping[str, Any]) -> Episodes:
+    """The episodes of a problem, also of one in a file or ``ustat:NAME``; a list of episodes is returned
+    unchanged.
 
     >>> episodes_of(0.5)
     Traceback (most recent call last):
     ...
     ustat_pg.validation.InputError: problem is a float: it must be an EpisodeProblem, or Episodes
     """
+    if isinstance(problem, str | Path | Mapping):
+        problem = import_module("ustat_pg.problems").load_episodes(problem)
     listed: Any = getattr(problem, "episodes", problem)
     if not isinstance(listed, Episodes):
         raise InputError(

@@ -6,11 +6,14 @@ fills this record gets all predictions of the library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import attrs
 import numpy as np
 
 from ..validation import (
@@ -90,8 +93,11 @@ class Moments:
     gradient_sq: Array = field(finite_array, ndim=1, minimum=0)
     mean_gradient_sq: float = field(number, minimum=0)
     reward_range: tuple[float, float]
-    matrices: Callable[[], Iterator[ContextMatrices]] = _traces_only
-    weighted_gradient: Callable[[Array], Array] = _no_gradients
+    # Their text is the whole problem's.
+    matrices: Callable[[], Iterator[ContextMatrices]] = attrs.field(
+        default=_traces_only, repr=False
+    )
+    weighted_gradient: Callable[[Array], Array] = attrs.field(default=_no_gradients, repr=False)
 
     def __attrs_post_init__(self) -> None:
         contexts = len(self.context_probs)
@@ -154,14 +160,23 @@ class HasMoments(Protocol):
         """The record."""
 
 
-def moments_of(known: Moments | HasMoments) -> Moments:
-    """The moments of a problem; moments are returned unchanged.
+Known = Moments | HasMoments | str | Path | Mapping[str, Any]
+"""Moments, a problem that has them, or a problem's name, file or named arrays."""
+
+
+def moments_of(known: Known) -> Moments:
+    """The moments of a problem, also of one in a file or ``ustat:NAME``; moments are returned unchanged.
 
     >>> moments_of(0.5)
     Traceback (most recent call last):
     ...
     ustat_pg.validation.InputError: moments are a float: they must be Moments, or a problem that has them
+    >>> moments_of("ustat:skewed").value
+    array([0.8])
     """
+    if isinstance(known, str | Path | Mapping):
+        # Files are read two layers above, which is loaded where one is given.
+        known = import_module("ustat_pg.problems").load_problem(known)
     find: Any = getattr(known, "moments", None)
     moments: Any = find() if callable(find) and not isinstance(known, type) else known
     if not hasattr(moments, "matrices"):
@@ -173,11 +188,11 @@ def moments_of(known: Moments | HasMoments) -> Moments:
 
 def takes_problems(
     function: Callable[Concatenate[Moments, P], T],
-) -> Callable[Concatenate[Moments | HasMoments, P], T]:
+) -> Callable[Concatenate[Known, P], T]:
     """A function of moments that also accepts a problem."""
 
     @wraps(function)
-    def taking(moments: Moments | HasMoments, *args: P.args, **kwargs: P.kwargs) -> T:
+    def taking(moments: Known, *args: P.args, **kwargs: P.kwargs) -> T:
         return function(moments_of(moments), *args, **kwargs)
 
     return taking

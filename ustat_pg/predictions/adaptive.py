@@ -32,7 +32,7 @@ from scipy.optimize import minimize_scalar
 
 from ..display.numbers import readable
 from ..display.shown import Shown, rows
-from ..moments.record import HasMoments, Moments, takes_problems
+from ..moments.record import Known, Moments, takes_problems
 from ..registry import parse, require_group
 from ..rounding import SUM
 from ..sampling.plans import Plan
@@ -334,9 +334,7 @@ def plan_mse(
     return replace(found, plan=scheme.text, estimator=estimator, silent=silent)
 
 
-def unbiased_plan(
-    moments: Moments | HasMoments, plan: str, batch_size: int = 1
-) -> PlanPrediction | None:
+def unbiased_plan(moments: Known, plan: str, batch_size: int = 1) -> PlanPrediction | None:
     """The sequential estimator on all groups that the plan draws; None if the plan may stop at one output."""
     try:
         return plan_mse(moments, Plan.parse(plan).keeping_all, "sequential", batch_size)

@@ -87,7 +87,7 @@ class GroupSizeAdvice(Shown):
     def remark(self, row: GroupSizeRow) -> str:
         """The note of a row in the table."""
         if row.group_size == self.group_size:
-            return "best"
+            return "best that fits" if self.far else "best"
         return "within 5%" if self.over_the_best(row) <= NEAR else ""
 
     @property

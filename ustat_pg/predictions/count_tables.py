@@ -30,7 +30,7 @@ from scipy.linalg import solve_banded
 
 from ..display.shown import Shown
 from ..execution.memory import slices
-from ..moments.record import ContextMatrices, HasMoments, Moments, takes_problems
+from ..moments.record import ContextMatrices, Known, Moments, takes_problems
 from ..registry import parse, require_group
 from ..rounding import DERIVED, GIVEN, SUM
 from ..validation import (
@@ -408,9 +408,7 @@ TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
 """The tables of named estimators, as formulas of counts that are independent of the estimators' code."""
 
 
-def count_table(
-    estimator: str, group_size: int, moments: Moments | HasMoments | None = None
-) -> CountTable:
+def count_table(estimator: str, group_size: int, moments: Known | None = None) -> CountTable:
     """The advantages of a named estimator by the number of successes in the group.
 
     Arguments:

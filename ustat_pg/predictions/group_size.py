@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown
 from ..inference.constants import least_noise
-from ..moments.record import HasMoments, Moments, moments_of, takes_problems
+from ..moments.record import Known, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
 from ..validation import InputError, field, finite_array, integer, number, positive, record
@@ -283,7 +283,7 @@ def feasible_sizes(budget: int, least: int = 2) -> NDArray[np.int64]:
 
 
 def group_size_advice(
-    moments: Moments | HasMoments | MseConstants,
+    moments: Known | MseConstants,
     budget: float,
     *,
     prompt_cost: float = 0.0,

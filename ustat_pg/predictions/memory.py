@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from ..display.numbers import readable
 from ..display.shown import Shown
-from ..moments.record import HasMoments, Moments, moments_of, takes_problems
+from ..moments.record import Known, Moments, moments_of, takes_problems
 from ..validation import Array, InputError, finite_array, integer, number
 from .closed_forms import (
     baseline_square,
@@ -216,7 +216,7 @@ def _ends(interval: tuple[float, float] | None) -> str:
 
 
 def memory_group_size(
-    moments: Moments | HasMoments | MseConstants,
+    moments: Known | MseConstants,
     memory: int,
     budget: int,
     *,

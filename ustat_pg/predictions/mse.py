@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown, rows
-from ..moments.record import HasMoments, Moments, moments_of, takes_problems
+from ..moments.record import Known, Moments, moments_of, takes_problems
 from ..registry import LARGEST, Record, parse, record_of, require_group
 from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
 from ..sampling.designs import require_design
@@ -243,7 +243,7 @@ def each_size(
 
 @overload
 def gradient_mse(
-    moments: Moments | HasMoments,
+    moments: Known,
     estimator: str,
     group_size: int,
     batch_size: int = 1,
@@ -253,7 +253,7 @@ def gradient_mse(
 ) -> MsePrediction: ...
 @overload
 def gradient_mse(
-    moments: Moments | HasMoments,
+    moments: Known,
     estimator: str,
     group_size: Counts,
     batch_size: int | Counts = 1,
@@ -263,7 +263,7 @@ def gradient_mse(
 ) -> MsePredictions: ...
 @overload
 def gradient_mse(
-    moments: Moments | HasMoments,
+    moments: Known,
     estimator: str,
     group_size: int,
     batch_size: Counts,
@@ -272,7 +272,7 @@ def gradient_mse(
     critic: ArrayLike | None = None,
 ) -> MsePredictions: ...
 def gradient_mse(
-    moments: Moments | HasMoments,
+    moments: Known,
     estimator: str,
     group_size: int | Counts,
     batch_size: int | Counts = 1,
@@ -286,7 +286,8 @@ def gradient_mse(
     prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
 
     Arguments:
-        moments: moments of the problem, at the current parameters, or the problem.
+        moments: moments of the problem, at the current parameters, or the problem, its file or its name, as
+            for :func:`ustat_pg.compare`.
         estimator: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic, memory:4 and
             weighted-memory:4,0.3 (with 4 earlier rewards under the current policy); for rewards 0 and 1
             every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
