@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-all seeds mutants elsewhere wheel lint figures report theory site notebooks browser benchmarks clean
+.PHONY: help install verify networks llm test test-all seeds mutants elsewhere wheel lint figures report theory site notebooks publish browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,12 @@ site: .venv/llm .venv/theory  ## the same with every page run, and as build/usta
 
 notebooks: .venv/theory  ## each notebook as handed out, where nothing but the library is installed; 10 min
 	.venv/bin/python -m benchmarks.notebooks
+
+publish:  ## the notebooks of the built site to the branch of origin that Colab and Binder open; 5 s
+	@export GIT_INDEX_FILE=$(CURDIR)/build/notebooks.index; rm -f $$GIT_INDEX_FILE; \
+	  git -C build/theory/notebooks --git-dir $(CURDIR)/.git --work-tree . add --force --all . && \
+	  commit=$$(git -c user.name=pages -c user.email=pages@localhost commit-tree -m "notebooks of the site" $$(git write-tree)) && \
+	  git push --quiet --force origin $$commit:refs/heads/notebooks
 
 browser:  ## Chromium and its driver for the tests of the site, by apt-get as root; 1 min
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
