@@ -55,6 +55,7 @@ SIX = {
     "a text in an f-string": "t = 'gr'\nGRPOConfig(num_generations=6, loss_type=f'{t}po')",
     "a comprehension's own name": "n = 6\n[n for n in x]\n" + CONFIG,
     "a function's own name": "n = 6\ndef f(x):\n    n = x\n" + CONFIG,
+    "an escape that Python warns of": "t = '\\d'\nn = 6\n" + CONFIG,
     "a dict that is printed": "c = {'num_generations': 6}\nprint(c)\nGRPOConfig(**c)",
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -48,7 +49,8 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
             f"{path}: it has {len(text)} characters of code: at most {MOST_PYTHON} are read"
         )
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(text)
         flow = Flow(tree, known, as_command, lambda name: name.rpartition(".")[2] in classes)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InputError):
