@@ -16,7 +16,7 @@ from .framework import Row
 from .meaning import Meaning
 from .options import short_name
 from .specs import resolve
-from .unread import by_section
+from .unread import told
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,7 +172,7 @@ class Choice(Shown):
     @property
     def _ignored(self) -> list[str]:
         """Sentences on what the numbers do not contain."""
-        unread = ", ".join(by_section(self.meaning.may_change))
+        unread = ", ".join(told(self.meaning.may_change))
         sentence = [f"{unread}: not read, and may change the objective."] if unread else []
         return [*self.meaning.beside(defaults=False), *sentence]
 

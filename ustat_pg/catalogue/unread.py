@@ -110,19 +110,29 @@ def _plain(name: str) -> str:
     return name.lstrip("-+").replace("-", "_").lower()
 
 
-def by_section(names: Sequence[str], least: int = 2) -> list[str]:
-    """The names, with ``section.*`` in place of several names of one section.
+def by_section(names: Sequence[str], least: int = 2, pattern: str = "") -> list[str]:
+    """The names, with ``section.*`` in place of several names of one section that has a pattern.
 
     >>> by_section(["a.b.c", "a.b.d", "a.e", "f"])
     ['a.b.*', 'a.e', 'f']
     """
-    sections = Counter(name.rpartition(".")[0] for name in names)
-    grouped = (
-        f"{section}.*" if section and sections[section] >= least else name
-        for name in names
-        for section in [name.rpartition(".")[0]]
-    )
-    return [*dict.fromkeys(grouped)]
+    parts = [(name.rpartition(".")[0], name) for name in names]
+    counts = Counter(section for section, _ in parts)
+    whole = {
+        section
+        for section, count in counts.items()
+        if section and count >= least and re.search(pattern, _plain(section))
+    }
+    return [*dict.fromkeys(f"{place}.*" if place in whole else name for place, name in parts)]
+
+
+def told(names: Sequence[str]) -> list[str]:
+    """Names that may change the objective; those of a section that says so itself as ``section.*``.
+
+    >>> told(["a.filtering.x", "a.filtering.y", "a.kl_coef", "a.clip"])
+    ['a.filtering.*', 'a.kl_coef', 'a.clip']
+    """
+    return by_section(names, pattern=_OBJECTIVE.pattern)
 
 
 _OBJECTIVE = re.compile(

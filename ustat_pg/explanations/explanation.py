@@ -11,7 +11,7 @@ import numpy as np
 
 from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.turns import over_turns
-from ..catalogue.unread import by_section
+from ..catalogue.unread import by_section, told
 from ..display import shown
 from ..display.numbers import readable
 from ..predictions import even_reuse_bias
@@ -245,7 +245,7 @@ def passed(meaning: Meaning) -> list[str]:
     """Lines on the release with these defaults, on other commands, and on names that are not read."""
     lines = [f"  {sentence}" for sentence in (*meaning.also, *meaning.said, *meaning.releases)]
     if meaning.may_change:
-        names = ", ".join(by_section(meaning.may_change))
+        names = ", ".join(told(meaning.may_change))
         lines += [f"  Not read, and may change the objective: {names}."]
     rest = by_section([name for name in meaning.passed_over if name not in meaning.may_change], 3)
     if rest:
@@ -257,7 +257,7 @@ def passed(meaning: Meaning) -> list[str]:
 
 def _unless(meaning: Meaning | None) -> list[str]:
     """A line on the names that are not read and may change what is climbed."""
-    names = by_section(meaning.may_change) if meaning else []
+    names = told(meaning.may_change) if meaning else []
     if not names:
         return []
     more = f" and {len(names) - _FIRST} more" if len(names) > _FIRST else ""
