@@ -54,6 +54,7 @@ class Explanation(shown.Shown):
             None if there is no such estimator.
         function: whether an advantage function was explained.
         assumed: whether only pass rates are known.
+        gradient_norms: norms of the gradient at the pass rates, if they are given.
         rate: learning rate, if it was given: for options that take several passes over the same outputs.
     """
 
@@ -76,6 +77,7 @@ class Explanation(shown.Shown):
     alike: Namesake | None = None
     function: bool = False
     assumed: bool = True
+    gradient_norms: list[float] | None = None
     rate: float | None = None
 
     def __str__(self) -> str:
@@ -88,7 +90,8 @@ class Explanation(shown.Shown):
         elsewhere = [f"  {line}" for line in self.called]
         assumptions = [
             "(Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
-            "small gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used.)"
+            f"small gradient{self._gradients()}; errors are in units of E‖s‖². If you give a problem, its "
+            "own scores are used.)"
         ]
         parts = [
             _heading(self),
@@ -103,6 +106,15 @@ class Explanation(shown.Shown):
             assumptions if self.assumed and known else [],
         ]
         return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
+
+    def _gradients(self) -> str:
+        """What cosine and noise assume of the gradients of several prompts."""
+        if len(self.pass_rates) < 2:
+            return ""
+        squares = (
+            "‖g‖² proportional to p(1-p)" if self.gradient_norms is None else "the given norms"
+        )
+        return f" (with several pass rates: gradients g that are orthogonal, with {squares})"
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as a dict for JSON."""
