@@ -340,3 +340,31 @@ def test_predict_enumerates_where_it_is_asked(capsys, graded):
 def test_predict_refuses_in_one_line(capsys, graded, words, message):
     sized = words if "--group-size" in words else (*words, "--group-size", "4")
     assert message in commands.refusal_of(capsys, main, "predict", graded, *sized)
+
+
+def test_what_is_assumed_of_several_gradients_is_said_and_can_be_given(capsys):
+    """The cosine by hand: orthogonal gradients of these lengths, each times its w."""
+    words = "explain", "std", "--group-size", "8", "--pass-rate", ".1,.5,.8"
+    plain = commands.out_of(capsys, main, *words)
+    given = commands.out_of(capsys, main, *words, "--gradient-norms", "1,2,1")
+    plain, given = (" ".join(text.split()) for text in (plain, given))
+    assert "gradients g that are orthogonal, with ‖g‖² proportional to p(1-p)" in plain
+    assert "gradients g that are orthogonal, with the given norms" in given
+    rates = np.array([0.1, 0.5, 0.8])
+    for norms in (None, [1.0, 2.0, 1.0], [30.0, 60.0, 30.0]):
+        found = explain("std", group_size=8, pass_rates=rates, gradient_norms=norms)
+        square = rates * (1 - rates) if norms is None else np.square(norms)
+        w = np.array(found.mean_factor)
+        cosine = w @ square / sqrt((w**2 @ square) * square.sum())
+        assert found.cosine == pytest.approx(cosine, rel=1e-9)
+    assert explain("std", group_size=8, pass_rates=[0.2]).gradient_norms is None
+    assert "orthogonal" not in str(explain("std", group_size=8, pass_rates=[0.2]))
+    for said, options in (
+        ("1 gradient norms and 3 pass rates", {"pass_rates": rates, "gradient_norms": [1]}),
+        ("need pass rates", {"gradient_norms": [1]}),
+        ("must be 0 at pass rates 0 and 1", {"pass_rates": [0, 0.5], "gradient_norms": [1, 1]}),
+        ("one must be positive", {"pass_rates": [0.2, 0.5], "gradient_norms": [0, 0]}),
+    ):
+        refuses(said, explain, "std", group_size=8, **options)
+    said = commands.refusal_of(capsys, main, *words, "--gradient-norms", "x")
+    assert "gradient norms are 'x': it must be numbers with commas between" in said

@@ -116,7 +116,16 @@ def files_of_a_reader(folder: Path) -> Path:
         "skyrl.yaml": "generator: {n_samples_per_prompt: 4}\n",
         **dict.fromkeys(("mine.py", "parity.py"), "def reward(completions, **columns): ...\n"),
         **dict.fromkeys(
-            ("FILE", "LOG", "log.jsonl", "rewards.jsonl", "pool/rollouts.jsonl"), lines
+            (
+                "FILE",
+                "LOG",
+                "log.jsonl",
+                "rewards.jsonl",
+                "new.jsonl",
+                "old.jsonl",
+                "pool/rollouts.jsonl",
+            ),
+            lines,
         ),
     }
     (folder / "pool").mkdir()

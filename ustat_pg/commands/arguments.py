@@ -96,6 +96,8 @@ def add_explain(commands: Any) -> Any:
         metavar="P",
         help="pass rate of a prompt; several (with commas, or repeated) are equally likely prompts",
     )
+    text = "norm of the gradient at each pass rate (default: proportional to the root of p(1-p))"
+    explain.add_argument("--gradient-norms", metavar="A,B,C", help=text)
     explain.add_argument(
         "--pass-rates",
         "--rollouts",

@@ -58,7 +58,8 @@ def _asked(options: argparse.Namespace) -> list[tuple[str, Found]]:
     size = options.group_size
     _refuse_others(options)
     if options.reward_rates is not None:
-        others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward", "rate")
+        others = ["pass_rate", "pass_rates", "problem", "plot", "against", "reward", "rate"]
+        others += ["gradient_norms"]
         if given := [_flag(name) for name in others if getattr(options, name)]:
             raise InputError(
                 f"{given[0]} is for one reward and --reward-rates is for several: give one of the two"
@@ -71,11 +72,13 @@ def _asked(options: argparse.Namespace) -> list[tuple[str, Found]]:
     else:
         _refuse_unread(options, "these options need a log", "group_by", "reward")
     if len(options.estimator) == 1 and options.estimator[0] in SCHEMES:
-        unread = ("against", "group_size", "problem", "rate")
+        unread = ("against", "group_size", "problem", "rate", "gradient_norms")
         _refuse_unread(options, f"{options.estimator[0]} is a way of sampling", *unread)
         return [("", explain_scheme(options.estimator[0], rates or None))]
+    norms = options.gradient_norms
     prompts: dict[str, Any] = {
         "pass_rates": rates or None,
+        "gradient_norms": None if norms is None else _numbers(norms, "gradient norms are"),
         "moments": None if options.problem is None else load_problem(options.problem).moments(),
     }
     if options.against is None and named(options.estimator) is None:
@@ -132,9 +135,10 @@ def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
     return [*summary.pass_rates.values()]
 
 
-def _numbers(text: str) -> list[float]:
+def _numbers(text: str, what: str = "pass rate is") -> list[float]:
     """The numbers in a list with commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"pass rate is {text!r}: it must be a number in [0, 1]") from None
+        most = "a number in [0, 1]" if what == "pass rate is" else "numbers with commas between"
+        raise InputError(f"{what} {text!r}: it must be {most}") from None

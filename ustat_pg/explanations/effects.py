@@ -20,7 +20,7 @@ from ..predictions import CountTable, best_table, count_table, frac_reward_zero_
 from ..predictions.count_tables import centred
 from ..registry import parse
 from ..sampling.plans import SCHEMES
-from ..validation import InputError, argument, integer, positive, shares
+from ..validation import InputError, argument, finite_array, integer, positive, shares
 from .explanation import Explanation
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
@@ -33,13 +33,17 @@ _SMALL = 1e-12
 """‖g(x)‖² divided by p(1-p) E‖s‖², for prompts of which only the pass rate is known."""
 
 
-def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
+def moments_of_pass_rates(
+    pass_rates: ArrayLike, gradient_norms: ArrayLike | None = None
+) -> Moments:
     """Moments of equally likely prompts of which only the pass rates are known.
 
-    They assume E‖s‖² = 1 for every reward, and orthogonal gradients with ‖g(x)‖² = 1e-12 p(1-p).
+    They assume E‖s‖² = 1 for every reward, and orthogonal gradients with ‖g(x)‖² = 1e-12 p(1-p), or with
+    given norms up to a factor.
 
     Arguments:
         pass_rates: pass rate of each prompt, (X,), in [0, 1].
+        gradient_norms: ‖g(x)‖ of each, (X,), in any unit; 0 at pass rates 0 and 1.
 
     >>> from ustat_pg.predictions import gradient_mse
     >>> moments = moments_of_pass_rates([0.2])
@@ -50,6 +54,19 @@ def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
     p = shares("pass rate", pass_rates, 1)
     chance, spread = np.full(len(p), 1 / len(p)), p * (1 - p)
     lengths = np.sqrt(_SMALL * spread)
+    if gradient_norms is not None:
+        norms = finite_array("gradient norms", gradient_norms, 1, minimum=0)
+        if norms.shape != p.shape:
+            raise InputError(
+                f"there are {len(norms)} gradient norms and {len(p)} pass rates: give one for each"
+            )
+        if not norms.any() or norms[spread == 0].any():
+            raise InputError(
+                f"gradient norms are {norms.tolist()}: one must be positive, and they must be 0 at pass "
+                "rates 0 and 1"
+            )
+        # Their unit is chosen so that the gradients are as small as without them.
+        lengths = norms * np.sqrt(_SMALL * spread.max()) / norms.max()
     return Moments(
         context_probs=chance,
         value=p,
@@ -71,6 +88,7 @@ def explain(
     pass_rates: ArrayLike | None = None,
     moments: Moments | HasMoments | None = None,
     rate: float | None = None,
+    gradient_norms: ArrayLike | None = None,
 ) -> Explanation:
     """Explain what a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
@@ -85,6 +103,7 @@ def explain(
         pass_rates: pass rates of equally likely prompts (default: .1, .2, ..., .9).
         moments: a problem, or its moments, in place of pass rates.
         rate: learning rate, for options that take several passes over the same outputs.
+        gradient_norms: ‖g(x)‖ at each pass rate, in any unit (default: proportional to √(p(1-p))).
 
     Raises:
         InputError: a name or value is unknown, the group size is missing or too small, rewards are not 0 or
@@ -105,9 +124,12 @@ def explain(
         )
     if moments is not None and pass_rates is not None:
         raise InputError("a problem has its own pass rates: give one of the two")
+    if gradient_norms is not None and pass_rates is None:
+        raise InputError("gradient norms need pass rates: give one norm for each")
     assumed = moments is None
     if moments is None:
-        moments = moments_of_pass_rates(PASS_RATES if pass_rates is None else pass_rates)
+        rates = PASS_RATES if pass_rates is None else pass_rates
+        moments = moments_of_pass_rates(rates, gradient_norms)
     else:
         moments = moments_of(moments)
     function = estimator if callable(estimator) and not isinstance(estimator, type) else None
@@ -130,6 +152,9 @@ def explain(
         "scale": 1.0 if meaning is None else meaning.scale,
         "meaning": meaning,
         "assumed": assumed,
+        "gradient_norms": None
+        if gradient_norms is None
+        else np.asarray(gradient_norms, float).tolist(),
         "rate": None if rate is None else positive("rate", rate),
     }
     if function is not None:

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
     from ..testing.tables import Namesake
 
-_ASSUMED = (
-    "Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a small "
-    "gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used."
-)
-
 _NAMED = 12
 """The most ignored names that are printed; JSON has all of them."""
 
@@ -60,6 +55,7 @@ class Explanation(shown.Shown):
             None if there is no such estimator.
         function: whether an advantage function was explained.
         assumed: whether only pass rates are known.
+        gradient_norms: norms of the gradient at the pass rates, if they are given.
         rate: learning rate, if it was given: for options that take several passes over the same outputs.
     """
 
@@ -82,6 +78,7 @@ class Explanation(shown.Shown):
     alike: Namesake | None = None
     function: bool = False
     assumed: bool = True
+    gradient_norms: list[float] | None = None
     rate: float | None = None
 
     def __str__(self) -> str:
@@ -109,7 +106,7 @@ class Explanation(shown.Shown):
             answer = [f"  {_bias(self)}", *_unless(meaning), *_noise(self)]
             climbs = [f"  {family.climbs}", *curve(self.weight, self.pass_rates)]
         answer += [silent] * (self.group_size > 1)
-        answer += [f"  {_ASSUMED}"] * (self.assumed and self.weight is not None)
+        answer += [self._assumptions()] * (self.assumed and self.weight is not None)
         definition, notes = _definition(self)
         rest = [] if meaning is None else _rest(self, meaning)
         return [
@@ -124,6 +121,18 @@ class Explanation(shown.Shown):
             Part("Notes on the framework", notes, "notes on the framework"),
             Part("The same elsewhere", [f"  {line}" for line in self.called], "its other names"),
         ]
+
+    def _assumptions(self) -> str:
+        """What the numbers assume where only pass rates are known."""
+        gradients = ""
+        if len(self.pass_rates) > 1:
+            norms = "the given norms" if self.gradient_norms else "‖g‖² proportional to p(1-p)"
+            gradients = f", and gradients g of prompts that are orthogonal, with {norms}"
+        return (
+            "  Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
+            f"small gradient{gradients}; errors are in units of E‖s‖². If you give a problem, its own "
+            "scores are used."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as a dict for JSON."""
