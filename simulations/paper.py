@@ -58,7 +58,7 @@ RESULTS: dict[str, Result] = {
     "minibatch": Result(
         "Proposition 3",
         "A minibatch adds the spread of prompt gradients and divides everything by B.",
-        "and over a minibatch, however prompts are drawn",
+        "and over a minibatch of prompts",
         sharper="Exact for prompts drawn i.i.d., a fixed set, and without replacement.",
     ),
     "oracle": Result(
