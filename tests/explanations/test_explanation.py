@@ -242,7 +242,7 @@ PASSES = "tunix num_generations=8 rl_training_config.mini_batch_size=4 num_itera
 def test_several_passes_have_a_bias_in_words_and_numbers(capsys):
     """(passes - 1)(1 - 2p)/K with K = 32 outputs; at rate 1e-3 it is 1% at E‖s‖² = .01/(1e-3 · .05625)."""
     words = ("explain", *PASSES.split(), "--pass-rate", ".2,.7")
-    text = " ".join(out_of(capsys, main, *words, "--rate", "1e-3").split())
+    text = " ".join(out_of(capsys, main, *words, "--rate", "1e-3", "--all").split())
     assert "4 passes are one step of rate 4 η" in text
     assert "With K = 32 outputs a step this is +0.0562 η E‖s‖² at p = 0.2, -0.0375 η E‖s‖²" in text
     assert "At η = 0.001 it is below 1% of the gradient while E‖s‖² < 178," in text

@@ -127,7 +127,7 @@ class Explanation(shown.Shown):
         gradients = ""
         if len(self.pass_rates) > 1:
             norms = "the given norms" if self.gradient_norms else "‖g‖² proportional to p(1-p)"
-            gradients = f", and gradients g of prompts that are orthogonal, with {norms}"
+            gradients = f", and gradients g that are orthogonal, with {norms}"
         return (
             "  Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
             f"small gradient{gradients}; errors are in units of E‖s‖². If you give a problem, its own "

@@ -1,6 +1,4 @@
-"""The command ``ustat-pg rewards A --against B``: the difference of two logs' rewards, and the gap that they
-could have shown.
-"""
+"""The difference of two logs' rewards, and the gap that they could have shown."""
 
 from __future__ import annotations
 
