@@ -68,13 +68,14 @@ def test_pins_cover_every_dependency():
 OF_OTHERS = (
     "pip install --no-deps",
     "--local-dir",
+    "--module",
     "--repo-type dataset",
     "`--json`",
     "``--json``",
 )
 """Options of other programs, and of the command line where it is meant."""
 
-TYPED = ("sweep.py", "training.py", "sources.py")
+TYPED = ("sweep.py", "training.py", "sources.py", "shell.py")
 """Files that run a program, add options to a parser, or read those of others."""
 
 

@@ -146,6 +146,7 @@ CERTAIN = {
         [["p", "1"], ["q"], ["r", "x"], ["p", "2"], ["p", "3"], ["q"]]),
     "that a comment ends": ("p a \\\n  # b \\\n  c=3", [["p", "a"]]),
     "with a comment inside": ("p a \\\n  `# b` \\\n  c", [["p", "a", "c"]]),
+    "of a text that is read": ("read -r -d '' A <<EOF\np 1\nEOF\n$A", [["p", "1"]]),
     "both ways alike": ("if x; then N=4; M=1; else N=4; M=2; fi\np $N", [["x"], ["p", "4"]]),
 }  # fmt: skip
 """Scripts and their commands."""

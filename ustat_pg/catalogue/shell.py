@@ -958,6 +958,10 @@ class _Shell(Words):
             self.stdin,
             [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word)],
         )
+        if text is not None and names and "" in words and "-d" in words:
+            self.assign(names[-1], text.strip())
+            self.stdin = ""
+            return True
         if text is None or not names or any(word in words for word in ("-d", "-n", "-N", "-u")):
             for name in names:
                 self.state.variables[name] = self.unknown(f"${name}")

@@ -55,8 +55,8 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     Raises:
         InputError: the framework or a value is unknown, or the name of an option is nearly right (the message
             gives the nearest); a file has another format, may belong to several frameworks, may give an
-            option several values, or lacks a parent that may give one; a release is not recorded, or lacks an
-            option.
+            option several values, or lacks a parent that may give one; a script has trainings that differ; a
+            release is not recorded, or lacks an option.
 
     >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
     >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
