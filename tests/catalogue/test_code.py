@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.catalogue import resolve
+from ustat_pg.catalogue import resolve, resolve_all
 
 CONFIG = "GRPOConfig(num_generations=n)\n"
 
@@ -262,6 +262,17 @@ def test_explain_says_whose_default_a_value_is(written, capsys):
     assert "G is the default of your script's option --num-generations." in capsys.readouterr().out
     assert main(["explain", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["said"]
+
+
+def test_two_configs_are_two_answers_in_order(written):
+    text = (
+        "from trl import GRPOConfig\nGRPOConfig(num_generations=4)\nGRPOConfig(num_generations=6)\n"
+    )
+    path = written("train.py", text)
+    first, second = resolve_all([path])
+    assert (first.group_size, second.group_size) == (4, 6)
+    assert second.place == f"{path}, line 3: GRPOConfig"
+    assert resolve([f"{path}:3"]).group_size == 6
 
 
 CELLS = [
