@@ -58,7 +58,7 @@ def paint(
     sources = [
         points.get(PICTURES[name].source) if PICTURES[name].source else results for name in names
     ]
-    run = f"{results.run.command}, code {results.run.versions['code']}"
+    run = f"{results.run.command}, code {results.run.versions.get('code')}"
     one = partial(_paint, folder, run, out, formats, look)
     count = min(len(names), os.cpu_count() or 1, MOST_PROCESSES)
     # Matplotlib holds the interpreter: threads would wait. An interruption is this process's alone.

@@ -265,6 +265,8 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 def missed(points: pd.DataFrame) -> str:
     """How many of the points' intervals exclude what is predicted, in words; "" where there are none."""
+    if "prediction" not in points:
+        return ""  # a sweep has none
     values = points["prediction"].fillna(points["exact"])
     points = points[values.notna() & np.isfinite(points["low"]) & np.isfinite(points["high"])]
     if not len(points):

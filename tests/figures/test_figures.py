@@ -82,7 +82,7 @@ def test_every_figure_is_drawn_with_its_title_and_what_is_seen(drawn):
         root = ET.fromstring(text)
         space = {"svg": "http://www.w3.org/2000/svg"}
         assert root.find("svg:title", space).text == PICTURES[name].title
-        assert root.find("svg:desc", space).text == PICTURES[name].alt
+        assert root.find("svg:desc", space).text.startswith(PICTURES[name].alt)
         assert len(text) < 300_000
         # Letters are paths; nothing is loaded, and no date or version would change the bytes.
         assert root.find(".//svg:text", space) is None

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("seaborn")
 
 from figures.catalogue import PICTURES
-from figures.render import draw
+from figures.render import draw, missed
 from figures.style import BLUE, GREY, LOOKS, ORANGE
 from simulations.evidence.figure import Curve, Figure, Line, Panel
 from tests.support.figures import has, heights, spans
@@ -97,3 +97,16 @@ def test_the_ratio_is_bound_over_gap_and_its_interval_is_the_gaps_turned_round()
             )
         }
         assert ends <= spans(lower)
+
+
+def test_intervals_off_the_predicted_value_are_counted():
+    rows = [
+        {"prediction": 1.0, "exact": 9.0, "low": 0.9, "high": 1.1},
+        {"prediction": 1.0, "exact": 1.0, "low": 1.01, "high": 1.1},
+        {"prediction": float("nan"), "exact": 2.0, "low": 2.1, "high": 2.2},
+        {"prediction": 1.0, "exact": 1.0, "low": 2.0, "high": float("inf")},
+        {"prediction": 1.0, "exact": 1.0, "low": float("nan"), "high": float("nan")},
+    ]
+    assert missed(pd.DataFrame(rows)) == "2 of 3 intervals exclude the predicted value."
+    assert missed(pd.DataFrame(rows[4:])) == ""
+    assert missed(pd.DataFrame({"estimate": [1.0]})) == ""
