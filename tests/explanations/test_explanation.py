@@ -260,7 +260,13 @@ def test_one_pass_says_nothing_of_later_ones(capsys):
 
 def test_without_the_outputs_of_a_step_one_group_bounds_the_bias(capsys):
     text = out_of(
-        capsys, main, "explain", "roll adv_estimator=grpo ppo_epochs=2", "--group-size", "4", "--all"
+        capsys,
+        main,
+        "explain",
+        "roll adv_estimator=grpo ppo_epochs=2",
+        "--group-size",
+        "4",
+        "--all",
     )
     assert "With K = 4 outputs a step (one group, the least)" in " ".join(text.split())
     even = ("explain", "roll adv_estimator=grpo ppo_epochs=2", "--group-size", "4")
