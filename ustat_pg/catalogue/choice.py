@@ -8,6 +8,7 @@ from itertools import product
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from ..display.numbers import readable
 from ..display.shown import Shown, plain
 from ..predictions import count_table
 from ..registry import ESTIMATORS
@@ -56,8 +57,12 @@ class Candidate:
         return self.options or self.estimator
 
     def __str__(self) -> str:
-        ends = "" if self.low == self.high else f" (95%: {self.low:.3g} to {self.high:.3g})"
-        times = f"{self.relative:.3g}{ends} times the noise over signal"
+        ends = (
+            ""
+            if self.low == self.high
+            else f" (95%: {readable(self.low)} to {readable(self.high)})"
+        )
+        times = f"{readable(self.relative)}{ends} times the noise over signal"
         return f"{self.label} with G = {self.group_size}: {times}"
 
 
@@ -139,8 +144,8 @@ class Choice(Shown):
         sizes = sorted({candidate.group_size for candidate in self.candidates})
         lines = [
             f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
-            f"({current.estimator}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
-            "outputs per step. Relative to that, at the same number of outputs:",
+            f"({current.estimator}): noise over signal {readable(current.noise_to_signal)} at "
+            f"{readable(self.budget, 6)} outputs per step. Relative to that, at the same number of outputs:",
             " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
         ]
         for label in labels:
@@ -181,9 +186,9 @@ class Choice(Shown):
         if direction.scale is None or direction.cosine is None:
             return f"The bias of {label} is not known here, because a mean is not distinguishable from 0."
         return (
-            f"The mean of {label} goes {direction.scale:.3g} times as far as the gradient of the expected "
-            f"reward, at a cosine of {direction.cosine:.3g} (95%: {direction.low:.3g} to "
-            f"{direction.high:.3g}) to it."
+            f"The mean of {label} goes {readable(direction.scale)} times as far as the gradient of the "
+            f"expected reward, at a cosine of {readable(direction.cosine)} (95%: {readable(direction.low)} to "
+            f"{readable(direction.high)}) to it."
         )
 
 

@@ -11,6 +11,7 @@ from math import nan, prod, sqrt
 
 import numpy as np
 
+from ..display.numbers import readable
 from ..predictions import CountTable, count_table
 from ..validation import InputError, integer, number, positive
 from .framework import Framework, Row
@@ -253,8 +254,9 @@ class Meaning:
                 f"One optimizer step has K = {product} outputs: to get the number, write {asked}."
             ]
         size = self.group_size
-        groups = f", B = {self.outputs / size:g} groups of {size}" if size and self.outputs else ""
-        return [f"One optimizer step has K = {self.outputs:g} outputs{groups} ({product})."]
+        outputs = self.outputs or 0.0
+        groups = f", B = {readable(outputs / size, 6)} groups of {size}" if size and outputs else ""
+        return [f"One optimizer step has K = {readable(outputs, 6)} outputs{groups} ({product})."]
 
     def reused(self) -> list[str]:
         """A sentence for the case of several steps on the same outputs."""
@@ -265,7 +267,7 @@ class Meaning:
         words = ", ".join(self._typed(name) for name in written if self.values[name] != "none")
         clips = [self._typed(option.name) for option in self._on("ratio")]
         return [
-            f"The options take {self.steps:.4g} optimizer steps on the same outputs ({words}). "
+            f"The options take {readable(self.steps, 4)} optimizer steps on the same outputs ({words}). "
             f"All numbers here hold for the first of these. From the second on, the ratio to the "
             f"policy that sampled is not 1, and "
             + (
