@@ -187,8 +187,8 @@ class Choice(Shown):
             return f"The bias of {label} is not known here, because a mean is not distinguishable from 0."
         return (
             f"The mean of {label} goes {readable(direction.scale)} times as far as the gradient of the "
-            f"expected reward, at a cosine of {readable(direction.cosine)} (95%: {readable(direction.low)} to "
-            f"{readable(direction.high)}) to it."
+            f"expected reward, at a cosine of {readable(direction.cosine)} (95%: {readable(direction.low)} "
+            f"to {readable(direction.high)}) to it."
         )
 
 
