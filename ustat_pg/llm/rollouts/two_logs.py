@@ -201,7 +201,7 @@ def reward_difference(
     first: Mapping[str, ArrayLike],
     second: Mapping[str, ArrayLike],
     *,
-    names: tuple[str, str] = ("first", "second"),
+    names: Sequence[str] = (),
 ) -> RewardDifference:
     """The difference of two runs' mean rewards, with its interval, and the gap that they could have shown.
 
@@ -214,13 +214,14 @@ def reward_difference(
 
     Arguments:
         first, second: rewards of each prompt by name, (N,), in groups of any sizes N >= 1.
-        names: of the runs.
+        names: of the runs (default: first and second).
 
     >>> runs = [{f"{x}": [x % 3 == 0, x % 4 < how] for x in range(48)} for how in (3, 2)]
     >>> found = reward_difference(*runs)
     >>> print(found.difference, round(found.gap, 3), found.paired)
     0.125 [0.0615, 0.189] 0.09 True
     """
+    names = names or ("first", "second")
     runs = [
         {name: check_rewards(run, name, rewards, None) for name, rewards in table.items()}
         for run, table in zip(names, (first, second), strict=True)
