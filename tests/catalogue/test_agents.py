@@ -130,6 +130,115 @@ def test_a_script_of_art_decides_the_group_size():
     refuses("group size is not given", explain, "art scale_rewards=false")
 
 
+GATHERED = (
+    "groups = await art.gather_trajectory_groups(\n"
+    "    (art.TrajectoryGroup(play(x) for _ in range({})) for x in tasks), pbar_desc='play')\n"
+)
+ONE_BY_ONE = (
+    "groups = []\n"
+    "for x in tasks:\n"
+    "    groups.append(art.TrajectoryGroup([play(x) for _ in range(8)]))\n"
+)
+TRAINED = "await model.train(groups, config=art.TrainConfig(learning_rate=1e-5){})\n"
+
+SCRIPTS = {
+    "all defaults": (GATHERED.format(8) + "await model.train(groups)", "std"),
+    "a config": (GATHERED.format(8) + TRAINED.format(""), "std"),
+    "its internal config": (
+        GATHERED.format(8) + TRAINED.format(", _config={'scale_rewards': False}"),
+        "group-mean",
+    ),
+    "a config as a class": (
+        GATHERED.format(8) + TRAINED.format(", _config=art.dev.TrainConfig(scale_rewards=False)"),
+        "group-mean",
+    ),
+    "a config in its place": (
+        GATHERED.format(8)
+        + "c = art.TrainConfig(learning_rate=1e-5)\nawait model.train(groups, c)",
+        "std",
+    ),
+    "a backend that trains": (
+        GATHERED.format(8) + "await backend.train(model, groups, normalize_advantages=False)",
+        "group-mean",
+    ),
+    "another backend": (
+        "from art.tinker_native import TinkerNativeBackend\nbackend = TinkerNativeBackend()\n"
+        + GATHERED.format(8)
+        + "await backend.train(model, groups, learning_rate=rate)",
+        "std-ddof1",
+    ),
+    "a name": ("n = 8\n" + GATHERED.format("n") + "await model.train(groups)", "std"),
+    "other groups to look at": (
+        GATHERED.format(2) + "look(groups)\n" + GATHERED.format(8) + "await model.train(groups)",
+        "std",
+    ),
+    "groups one by one": (ONE_BY_ONE + "await model.train(groups)", "std"),
+    "a pipeline": (
+        "from art.pipeline_trainer import PipelineTrainer, make_group_rollout_fn\n"
+        "from art.local import LocalBackend\n"
+        "t = PipelineTrainer(model, rollout_fn=make_group_rollout_fn(play, n=8), config=c)\n"
+        "await t.train()",
+        "std",
+    ),
+}
+
+
+def script(written, lines):
+    body = "".join(f"    {line}\n" for line in lines.splitlines())
+    return written("train.py", f"import art\nasync def main():\n{body}")
+
+
+@pytest.mark.parametrize(("lines", "estimator"), SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_script_of_art_is_read(written, lines, estimator):
+    meaning = resolve([script(written, lines)])
+    assert (meaning.framework.name, meaning.group_size, meaning.estimator) == ("art", 8, estimator)
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (GATHERED.format("n") + "await model.train(groups)", "group_size"),
+        ("await model.train(groups)", "group_size"),
+        (
+            "g = art.TrajectoryGroup(play() for _ in range(8) if x)\nawait model.train([g])",
+            "group_size",
+        ),
+        (
+            "g = art.TrajectoryGroup(play(x, y) for x in range(8) for y in range(2))\n"
+            "await model.train([g])",
+            "group_size",
+        ),
+        (
+            GATHERED.format(2)
+            + "look(groups)\n"
+            + GATHERED.format(8)
+            + "await model.train(judged(groups))",
+            "group_size",
+        ),
+        (GATHERED.format(8) + "await model.train(groups, config=c)", ".*scale_rewards.*"),
+        (GATHERED.format(8) + "await model.train(groups, c)", ".*scale_rewards.*"),
+        (
+            GATHERED.format(8) + TRAINED.format(", _config={'scale_rewards': x}"),
+            "scale_rewards",
+        ),
+        (
+            "from art import LocalBackend\nfrom art.tinker_native import TinkerNativeBackend\n"
+            + GATHERED.format(8)
+            + "await (LocalBackend() if x else TinkerNativeBackend()).train(model, groups)",
+            "backend",
+        ),
+    ],
+)
+def test_a_script_of_art_that_hides_an_option_is_refused(written, lines, names):
+    refuses(f"only the run itself sets {names}: write the value", resolve, [script(written, lines)])
+
+
+def test_a_method_train_is_of_art_where_it_is_imported(written):
+    text = "from trl import GRPOConfig\nGRPOConfig(num_generations=4)\nmodel.train(x)\n"
+    assert resolve([written("train.py", text)]).framework.name == "trl"
+    refuses("nowhere", resolve, [script(written, "model.train()")])
+
+
 def test_a_file_of_options_is_never_of_a_framework_of_code(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("loss_fn: ppo\nbackend: local\nkl_penalty_coef: 0.1\n")

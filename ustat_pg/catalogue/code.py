@@ -15,9 +15,11 @@ from ..files.reading import json_value, read_text
 from ..validation import InputError
 from .defaults import as_command, known
 from .flow import Flow
+from .framework import Framework
+from .objects import Call
 from .records import catalogue
 from .sources import Source, of_sections
-from .values import plain, same_record
+from .values import UNKNOWN, Literal, Object, Record, Repeated, Value, plain, same, same_record
 
 
 def of_python(path: Path) -> list[Source]:
@@ -43,7 +45,6 @@ def _without_magics(cell: str) -> str:
 
 
 def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
-    classes = {name for each in catalogue().frameworks.values() for name in each.classes}
     if len(text) > MOST_PYTHON:
         raise InputError(
             f"{path}: it has {len(text)} characters of code: at most {MOST_PYTHON} are read"
@@ -51,12 +52,20 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(text)
-        flow = Flow(tree, known, as_command, lambda name: name.rpartition(".")[2] in classes)
+        imports = "\n".join(_imports(tree))
+        frameworks = [each for each in catalogue().frameworks.values() if _may_be(each, imports)]
+        classes = {name for each in frameworks for name in each.classes}
+        flow = Flow(
+            tree,
+            known,
+            as_command,
+            lambda name: name.rpartition(".")[2] in classes,
+            lambda name, call: _trained(frameworks, name, call),
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InputError):
             raise InputError(f"{path}: {error}") from None
         raise InputError(f"{path}: not Python: {error}") from None
-    imports = "\n".join(_imports(tree))
     found: dict[str, Source] = {}
     for call in sorted(flow.configs, key=lambda call: (call.lineno, call.col_offset)):
         record = reduce(same_record, map(flow.record, flow.configs[call]))
@@ -67,7 +76,7 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
             program=record.called,
             line=call.lineno,
         )
-        for name, value in record.parts.items():
+        for name, value in _parts(record, flow, tree, frameworks):
             literal = plain(value, flow.heap)
             if literal is None:
                 source.unread.append(name)
@@ -87,6 +96,66 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
     for source in sources if len(sources) > 1 else []:
         source.place = f"{path}, line {source.line}: {source.program}"
     return sources
+
+
+def _may_be(framework: Framework, imports: str) -> bool:
+    """Whether code with these imports may be a framework's."""
+    return not framework.in_code or any(
+        re.search(rf"(?m)^{pattern}$", imports) for pattern in framework.commands
+    )
+
+
+def _trained(frameworks: list[Framework], name: str, call: Call) -> dict[str, Value] | None:
+    forms = [form for each in frameworks for form in each.calls if form.method == name]
+    every = (form.arguments(call.values or (), call.keywords) for form in forms)
+    return next((given for given in every if given is not None), None)
+
+
+def _parts(
+    record: Record, flow: Flow, tree: ast.Module, frameworks: list[Framework]
+) -> Iterator[tuple[str, Value]]:
+    """The options of a config. Where a framework has them in code alone, they may stand in an argument of an
+    argument, and the groups and the classes that the code names decide some.
+    """
+    methods = {form.method: each for each in frameworks for form in each.calls}
+    classes = {name: each for each in frameworks if each.in_code for name in each.classes}
+    own = methods.get(record.called) or classes.get(record.called)
+    if own is None:
+        yield from record.parts.items()
+        return
+    found: list[tuple[str, Value]] = []
+    for name, value in record.parts.items():
+        found += _inner(name, value, flow, record.called in methods and name.endswith("config"))
+    if not any(name.endswith(".group_size") for name, _ in found):
+        sizes = [each.parts["group_size"] for each in flow.made.values() if each.kind == "group"]
+        found.append(("group_size", reduce(same, sizes) if sizes else UNKNOWN))
+    words = {word for node in ast.walk(tree) for word in _words(node)}
+    for option, values in own.implied.items():
+        chosen = {value for name, value in values.items() if name in words}
+        if chosen:
+            found.append((option, Literal(chosen.pop()) if len(chosen) == 1 else UNKNOWN))
+    yield from found
+
+
+def _inner(name: str, value: Value, flow: Flow, holds: bool) -> Iterator[tuple[str, Value]]:
+    """The options in an argument, or the argument itself; ``**`` if it holds options that are not known."""
+    while isinstance(value, Repeated):
+        value = value.item
+    record = flow.record(value) if isinstance(value, Object) else Record("")
+    if record.kind == "group" or (holds and record.kind == "dict"):
+        for part, held in record.parts.items():
+            yield f"{name}.{part}", held
+    else:
+        yield name, value
+    if holds and not (record.whole if record.kind == "dict" else isinstance(value, Literal)):
+        yield "**", UNKNOWN
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    """The names in a node of the code."""
+    match node:
+        case ast.Name(name) | ast.Attribute(_, name) | ast.alias(name):
+            yield name
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:

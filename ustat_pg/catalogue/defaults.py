@@ -12,7 +12,18 @@ from typing import Any
 from .flow import Flow
 from .objects import Call, Frame, Function
 from .scopes import READING
-from .values import UNKNOWN, Imported, Items, Literal, Method, Object, Record, Value, same
+from .values import (
+    UNKNOWN,
+    Imported,
+    Items,
+    Literal,
+    Method,
+    Object,
+    Record,
+    Repeated,
+    Value,
+    same,
+)
 
 Label = Callable[[str], str]
 
@@ -302,6 +313,20 @@ def _number(of: Callable[[Any], Any]) -> Callable[[Flow, Call], Value]:
     return converted
 
 
+def _range(flow: Flow, call: Call) -> Value:
+    return Repeated(call.argument(0, "stop")) if len(call.values or ()) == 1 else UNKNOWN
+
+
+def _group(flow: Flow, call: Call) -> Value:
+    """A group of the rollouts that a comprehension makes."""
+    rollouts = call.argument(0, "trajectories")
+    return _group_of(flow, call, rollouts.count if isinstance(rollouts, Repeated) else UNKNOWN)
+
+
+def _group_of(flow: Flow, call: Call, size: Value) -> Value:
+    return flow.make(call.node, Record("group", {"group_size": size}))
+
+
 def _same(flow: Flow, call: Call) -> Value:
     return call.argument(0, "obj")
 
@@ -329,6 +354,16 @@ _FUNCTIONS: dict[str, Callable[[Flow, Call], Value]] = {
     "dataclasses.asdict": _as_dict,
     "copy.copy": lambda flow, call: _copied(flow, call.argument(0, "x"), call),
     "copy.deepcopy": lambda flow, call: _copied(flow, call.argument(0, "x"), call),
+    "range": _range,
+    "TrajectoryGroup": _group,
+    "make_group_rollout_fn": lambda flow, call: _group_of(
+        flow, call, call.argument(1, "n", Literal(4))
+    ),
+    "gather_trajectory_groups": lambda flow, call: call.argument(0, "groups"),
+    "ruler_score_group": lambda flow, call: call.argument(0, "group"),
+    "art.TrainConfig": _dict,
+    "art.types.TrainConfig": _dict,
+    "art.dev.TrainConfig": _dict,
     "vars": _same,
     "asyncio.run": _same,
     "setattr": _set_attribute,

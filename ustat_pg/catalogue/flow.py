@@ -19,6 +19,7 @@ from .values import (
     Method,
     Object,
     Record,
+    Repeated,
     Value,
     computed,
     joined,
@@ -36,6 +37,7 @@ class Flow(Memory):
         known: the result of a call of something that is not in the code; None if it is not known.
         command: the function behind a decorator.
         is_config: whether a path is that of a config class.
+        trained: the arguments of a call of a method that trains, by name; None if it is not one.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class Flow(Memory):
         known: Callable[[Flow, Imported | Method, Call], Value | None],
         command: Callable[[Flow, Function, ast.expr, Frame], Function],
         is_config: Callable[[str], bool],
+        trained: Callable[[str, Call], dict[str, Value] | None],
     ) -> None:
         super().__init__()
         self.scopes = scopes_of(tree)
-        self.known, self.command, self.is_config = known, command, is_config
+        self.known, self.command = known, command
+        self.is_config, self.trained = is_config, trained
         self.configs: dict[ast.Call, list[Object]] = {}
         self.functions: dict[ast.AST, Function] = {}
         self.called: set[ast.AST] = set()
@@ -348,14 +352,21 @@ class Flow(Memory):
                 self.release(self.value(inner, frame) if inner else UNKNOWN)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 inner_frame = Frame(self.scopes[node], frame, inline=True)
+                over = UNKNOWN
                 for loop in node.generators:
-                    self.release(self.value(loop.iter, inner_frame))
+                    over = self.value(loop.iter, inner_frame)
+                    self.release(over)
                     self.bind(loop.target, UNKNOWN, inner_frame)
                     for test in loop.ifs:
                         self.value(test, inner_frame)
                 of = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-                for part in of:
-                    self.release(self.value(part, inner_frame))
+                held = [self.value(part, inner_frame) for part in of]
+                for each in held:
+                    self.release(each)
+                every = len(node.generators) == 1 and not node.generators[0].ifs
+                count = over.count if every and isinstance(over, Repeated) else UNKNOWN
+                ordered = isinstance(node, ast.ListComp | ast.GeneratorExp)
+                return Repeated(count, *held) if ordered else UNKNOWN
             case _:
                 for child in ast.iter_child_nodes(node):
                     if isinstance(child, ast.expr):
@@ -477,8 +488,14 @@ class Flow(Memory):
         name = last.attr if isinstance(last, ast.Attribute) else getattr(last, "id", "")
         if isinstance(function, Imported):
             name = function.path
-        if isinstance(function, Imported | type(UNKNOWN)) and self.is_config(name):
-            return self._config(call, name, {})
+        if isinstance(function, Imported | type(UNKNOWN)):
+            if self.is_config(name):
+                return self._config(call, name, {})
+            if isinstance(last, ast.Attribute):
+                arguments = self.trained(last.attr, call)
+                if arguments is not None:
+                    self._config(call, last.attr, arguments)
+                    return UNKNOWN
         if isinstance(function, Object) and self.record(function).kind == "class":
             return self.instance(function, call)
         if isinstance(function, Function):

@@ -112,6 +112,34 @@ class Earlier:
 
 
 @frozen
+class Call:
+    """One form of a method that trains.
+
+    Arguments:
+        method: its name.
+        required: its arguments, in order.
+        optional: its other arguments; any if there are none.
+    """
+
+    method: str
+    required: tuple[str, ...] = field(converter=texts)
+    optional: tuple[str, ...] = field(default=(), converter=texts)
+
+    def arguments(
+        self, values: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """The arguments by name; None if they are not of this form."""
+        names = (*self.required, *self.optional)
+        given = {**dict(zip(names, values, strict=False)), **keywords}
+        others = given.keys() - {*names} if self.optional else ()
+        return None if others or {*self.required} - given.keys() else given
+
+
+def calls_of(tables: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
+    return tuple(Call(**table) for table in tables)
+
+
+@frozen
 class Framework:
     """A framework, its options and their meaning.
 
@@ -130,6 +158,8 @@ class Framework:
             has, in addition to its options.
         elsewhere: programs of it that have their own config.
         classes: its Python config classes.
+        calls: its methods that train, in code that imports it; an argument ``config`` holds options.
+        implied: by option, its values by the names in such code that decide them.
         in_code: whether its options stand only in Python code that imports it, and in no file of options.
         bases: files with its own defaults; a parent with such a name adds nothing.
         refused: its programs without a group baseline, and what they do.
@@ -163,6 +193,8 @@ class Framework:
     elsewhere: str = ""
     signs: tuple[str, ...] = field(default=(), converter=texts)
     classes: tuple[str, ...] = field(default=(), converter=texts)
+    calls: tuple[Call, ...] = field(default=(), converter=calls_of)
+    implied: Mapping[str, Mapping[str, str]] = field(factory=dict)
     in_code: bool = False
     bases: tuple[str, ...] = field(default=(), converter=texts)
     refused: Mapping[str, str] = field(factory=dict)

@@ -56,6 +56,19 @@ class Object:
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """The items of a ``range`` or of a comprehension.
+
+    Arguments:
+        count: their number.
+        item: the value of each.
+    """
+
+    count: Value = UNKNOWN
+    item: Value = UNKNOWN
+
+
+@dataclass(frozen=True)
 class Method:
     """A method with its object, or with the name of one that Python gives to the object's kind."""
 
@@ -73,7 +86,8 @@ class Record:
     """The contents of an object.
 
     Arguments:
-        kind: ``dict``, ``list``, ``instance``, ``class``, ``parser`` or ``config``.
+        kind: ``dict``, ``list``, ``instance``, ``class``, ``parser``, ``config`` or ``group``, one
+            of rollouts.
         parts: its items, fields or options.
         whole: whether it has no other parts.
         of: its class, or for a class its bases.
