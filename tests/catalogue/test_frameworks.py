@@ -90,7 +90,7 @@ def test_robots_of_rlinf_have_no_kl():
     written = (
         "rlinf algorithm.adv_type=grpo algorithm.group_size=8 algorithm.kl_beta=.1 runner.task_type"
     )
-    assert resolve(f"{written}=embodied").penalties() == ["none: it is switched off"]
+    assert resolve(f"{written}=embodied").penalties() == ["none, it is switched off"]
     (line,) = resolve(f"{written}=reasoning").penalties()
     assert line.startswith("kl_beta=.1: in the loss")
 
@@ -117,7 +117,7 @@ def test_what_descends_from_slime_is_known_by_its_name(name):
         meaning = resolve(written)
         assert (meaning.framework.name, meaning.estimator) == (name, "std-ddof1")
         assert meaning.framework.checked(meaning.row) == "read only"
-        assert meaning.penalties() == ["none: it is switched off"]
+        assert meaning.penalties() == ["none, it is switched off"]
         assert meaning.aggregation.name == "token-mean"
 
 

@@ -237,7 +237,7 @@ def test_defaults_that_another_option_sets():
 def test_kl_terms_are_named():
     (line,) = resolve("trl beta=0.04").penalties()
     assert line.startswith("beta=0.04: in the loss (k3×): ")
-    assert resolve("trl").penalties() == ["none: it is switched off"]
+    assert resolve("trl").penalties() == ["none, it is switched off"]
     assert resolve("nanochat").penalties() == []
 
 

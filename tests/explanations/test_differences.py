@@ -31,7 +31,7 @@ def test_what_differs_has_its_numbers():
     assert rows["group size"] == ("G = 8", "G = 4")
     assert rows["w(p)"][1] == "0.75 at p = 0.05, 0.75 at p = 0.5, 0.75 at p = 0.95"
     assert rows["steps on outputs of one sampling"] == ("1", "2")
-    assert rows["KL"][0] == "none: it is switched off"
+    assert rows["KL"][0] == "none, it is switched off"
     assert "KL(π‖ref)" in rows["KL"][1]
     assert "loss" not in rows
 

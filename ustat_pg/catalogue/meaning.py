@@ -413,7 +413,7 @@ class Meaning:
             f"{self._typed(each.option.name)}: {each.option.place}{self._divergence(each)}"
             for each in self.acting_penalties()
         ]
-        return lines or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))
+        return lines or ["none, it is switched off"] * bool(self.framework.of_kind("KL"))
 
     def _divergence(self, penalty: Penalty) -> str:
         """The gradient of a KL term, and its effect in silent groups, in words."""

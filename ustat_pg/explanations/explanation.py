@@ -299,8 +299,8 @@ def _bias(explanation: Explanation) -> str:
 
 
 def _some(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most nine of the pairs, evenly spaced."""
-    places = np.linspace(0, len(pairs) - 1, min(len(pairs), 9)).round().astype(int)
+    """At most five of the pairs, evenly spaced."""
+    places = np.linspace(0, len(pairs) - 1, min(len(pairs), 5)).round().astype(int)
     return [pairs[place] for place in places]
 
 
