@@ -295,7 +295,7 @@ const range = document.createRange(), wrong = [];
 for (const cell of document.querySelectorAll("article table.docutils tr > :first-child"))
   for (const text of [cell, ...cell.querySelectorAll("a, p")].flatMap(of => [...of.childNodes]))
     if (text.nodeType === Node.TEXT_NODE)
-      for (const word of text.data.matchAll(/(?<!\S)[a-zA-Z]{3,12}(?![^\s.,:;])/g)) {
+      for (const word of text.data.matchAll(/(?<!\S)[a-zA-Z]{3,11}(?![^\s.,:;])/g)) {
         range.setStart(text, word.index);
         range.setEnd(text, word.index + word[0].length);
         if (range.getClientRects().length > 1) wrong.push(`a line divides ${word[0]}`);
