@@ -126,7 +126,9 @@ def write_report(folder: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")
+    parser.add_argument(
+        "names", nargs="*", default=[], metavar="NAME", help=f"of: {', '.join(PICTURES)}"
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: DIR/figures")
     parser.add_argument(
         "--format", choices=FORMATS, nargs="+", action="extend", help="default: svg png"

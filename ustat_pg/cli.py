@@ -122,7 +122,7 @@ def _parser() -> Parser:
         for command in reversed([*commands.choices.values()])
         for flag in command.flags("problem")
     }
-    explain.set_defaults(others=others)
+    explain.set_defaults(others=others, own=explain.flags())
     return parser
 
 

@@ -114,6 +114,9 @@ def test_specs(spec, estimator, size, aggregation, scale):
 test_specs_that_are_refused = refusals(
     ("verll adv_estimator=rloo", "'verll' is unknown, did you mean verl?"),
     ("huggingface foo", "'huggingface' is unknown: choose one of agent-lightning, "),
+    ("run.shh", "'run.shh' is no framework, estimator or existing file"),
+    ("dr.grpo", "'dr.grpo' is no .* file: did you mean the estimator dr-grpo?"),
+    ("stdd n=2", "'stdd' is no .* file: did you mean the estimator std?"),
     ("llama_factory num_generations=8", "'llama_factory' has no rows here: it has no trainer"),
     (
         "trl scale_reward=group",

@@ -272,6 +272,13 @@ def test_an_option_that_every_way_has_is_certain(written):
     assert resolve([written(run=text), "beta=0"]).group_size == 4
 
 
+def test_a_file_of_another_kind_is_said_to_be_read_as_a_script(tmp_path):
+    path = tmp_path / "notes.md"
+    path.write_text("one `word")
+    said = "nothing closes .*; a file that ends in .md is read as a shell script"
+    refuses(said, resolve, [str(path)])
+
+
 BAD = {
     "a quote": ("trl grpo 'x", "line 1: nothing closes"),
     "no end": ("if true; then\ntrl grpo", "line . cannot be parsed"),

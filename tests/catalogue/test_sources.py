@@ -375,7 +375,7 @@ REFUSED = {
     "two configs": (
         "train.py", "from trl import GRPOConfig\nGRPOConfig()\nGRPOConfig(beta=0.1)",
         "2 trainings with other options: .*line 2: GRPOConfig and .*line 3: GRPOConfig"),
-    "no config": ("train.py", "print()", "calls .*GRPOConfig.* nowhere"),
+    "no config": ("train.py", "print()", "does not call .*GRPOConfig.*: give the file"),
     "no Python": ("train.py", "def (", "not Python"),
     "no notebook": ("run.ipynb", "{}", "not a notebook"),
     "no TOML": ("run.toml", "= 3", "not TOML"),

@@ -76,7 +76,7 @@ def test_another_deviation_differs_in_all_that_it_makes_different():
     assert list(rows) == names
     assert rows["estimator"][0] == "group mean (Dr. GRPO)"
     assert rows["noise over signal"] == ("1 times RLOO's", "1.018 times RLOO's")
-    assert rows["silent groups"][0].startswith("15.1% here; Groups of equal rewards have adv")
+    assert rows["silent groups"][0].startswith("15.1% here. Groups of equal rewards have adv")
 
 
 def test_options_that_choose_outputs_are_named():

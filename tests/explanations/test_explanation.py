@@ -184,6 +184,22 @@ def test_an_option_of_another_command_is_refused(capsys, words, owner, spec):
     assert f"explain has no option {flag} (it belongs to ustat-pg {owner}): leave it out" in said
 
 
+@pytest.mark.parametrize("spec", ["trl", "trl==0.19.1", "std"])
+@pytest.mark.parametrize(("flag", "meant"), [("--jsn", "json"), ("--agianst=trl", "against")])
+def test_a_typing_error_of_an_option_is_refused(capsys, spec, flag, meant):
+    said = refusal_of(capsys, main, "explain", spec, flag)
+    assert f"no option {flag.split('=')[0]}: did you mean --{meant}? If it is" in said
+    # The options of a program are its own.
+    assert "did you mean" not in refusal_of(capsys, main, "explain", "python", "x.py", flag)
+
+
+def test_steps_for_which_the_numbers_hold_are_printed_before_what_is_left_out(capsys):
+    words = ("verl", "adv_estimator=grpo", "rollout.n=5", "use_kl_loss=true")
+    said = out_of(capsys, main, "explain", *words)
+    assert "take 4 optimizer steps on the same outputs" in said
+    assert "1 more on the rest of the loss" in said
+
+
 def test_options_of_explain_are_none_of_the_others(capsys, log):
     for command in (
         ("rewards", log, "--group-by", "uid", "--reward", "right", "--pass-rate", ".2"),

@@ -41,10 +41,15 @@ def test_a_phone_shows_every_verdict_whole(page, browser):
             "  return [verdict.innerText, box.left >= 0 && box.right <= innerWidth]; });"
         )
         wide = browser.execute_script("return document.documentElement.scrollWidth")
+        labels = browser.execute_script(
+            "return [...document.querySelectorAll('table.results [data-name]')]"
+            ".map(cell => parseFloat(getComputedStyle(cell, '::before').paddingRight))"
+        )
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert seen == [["✓ CONFIRMED", True]] * 2
     assert wide == 390
+    assert min(labels) > 0, "a label touches its value"
 
 
 def test_the_search_shows_the_checks_that_hold_every_word(page, browser):

@@ -290,6 +290,20 @@ return wrong.map(([box, what]) => `${what}: ${box.textContent.trim().slice(0, 60
 """What boxes of code, output and tables hide; the argument says how much wider than its box a table without
 formulas may be."""
 
+DIVIDED = r"""
+const range = document.createRange(), wrong = [];
+for (const cell of document.querySelectorAll("article table.docutils tr > :first-child"))
+  for (const text of [cell, ...cell.querySelectorAll("a, p")].flatMap(of => [...of.childNodes]))
+    if (text.nodeType === Node.TEXT_NODE)
+      for (const word of text.data.matchAll(/(?<!\S)[a-zA-Z]{3,11}(?![^\s.,:;])/g)) {
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        if (range.getClientRects().length > 1) wrong.push(`a line divides ${word[0]}`);
+      }
+return wrong;
+"""
+"""The words of first columns that a line divides; longer names may be divided."""
+
 WIDTHS = "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]"
 
 
@@ -316,6 +330,7 @@ def test_pages_load_nothing_and_draw_their_formulas_in_their_boxes(site, browser
         with screen(browser, 390, mobile=True):
             complaints += browser.execute_script(BOXES, False)
             complaints += browser.execute_script(HIDDEN, 9)
+            complaints += browser.execute_script(DIVIDED)
         with screen(browser, 360, mobile=True):
             seen, taken = browser.execute_script(WIDTHS)
         if not seen == 360 >= taken:

@@ -89,7 +89,10 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
         options = source.runs, source.named, source.unread, source.defaults
         found.setdefault(repr(options), source)
     if not found:
-        raise InputError(f"{path}: it calls {' or '.join(sorted(classes))} nowhere")
+        raise InputError(
+            f"{path}: it does not call {' or '.join(sorted(classes))}: give the file of its options, or the "
+            "command that starts it"
+        )
     sources = [*found.values()]
     if len(sources) > MOST_CONFIGS:
         raise InputError(f"{path}: it has {len(sources)} configs: write the options of one")

@@ -12,7 +12,7 @@ from ..files.reading import MOST_OPTIONS, json_value, read_pickle, read_text
 from ..validation import InputError
 from .code import of_notebook, of_python
 from .parts import of_yaml
-from .shell import LAUNCHERS, MOST_SCRIPT, Command, place_of, read
+from .shell import LAUNCHERS, MOST_SCRIPT, SCRIPTS, Command, place_of, read
 from .sources import (
     CLAUSE,
     FILES,
@@ -50,7 +50,16 @@ def runs_of(word: str) -> list[Source]:
     if read := _CODE.get(path.suffix):
         found = read(path)
     else:
-        found = of_commands(read_text(path, MOST_SCRIPT), str(path), path)
+        text = read_text(path, MOST_SCRIPT)
+        try:
+            found = of_commands(text, str(path), path)
+        except InputError as error:
+            if path.suffix in SCRIPTS:
+                raise
+            kind = (
+                f"a file that ends in {path.suffix}" if path.suffix else "a file without an ending"
+            )
+            raise InputError(f"{error}; {kind} is read as a shell script") from None
     sources = [_with_requirements(path, source) for source in found]
     if not line:
         return sources

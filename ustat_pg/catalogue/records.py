@@ -97,7 +97,7 @@ class Catalogue:
         name = text.lower().replace("_", "-")
         if why := self.absent.get(name):
             raise InputError(f"framework {text!r} has no rows here: {why}")
-        return known[one_of("framework", name, known, _ALIKE)]
+        return known[one_of("framework", name, known, ALIKE)]
 
     def called(self, family: str) -> list[tuple[Framework, Row]]:
         """Every row that means the estimator of that name, in this library or among the others."""
@@ -109,7 +109,7 @@ class Catalogue:
         ]
 
 
-_ALIKE = 0.75
+ALIKE = 0.75
 """The similarity from which on one name of a framework counts as a typing error of another."""
 
 

@@ -37,7 +37,7 @@ _MOST_COMMANDS = 300
 _MOST_NESTED = 60
 """The deepest nesting of statements, functions and scripts."""
 
-_SCRIPTS = (".sh", ".env", ".bash", ".slurm")
+SCRIPTS = (".sh", ".env", ".bash", ".slurm")
 """Endings of scripts that other scripts run."""
 
 
@@ -789,7 +789,7 @@ class _Shell(Words):
         if name in LAUNCHERS:
             starts = [place for place, word in enumerate(programs) if word in _SHELLS][:1]
         if not starts:
-            return words[0].endswith(_SCRIPTS) and self._runs_file(words[0], words[1:], line)
+            return words[0].endswith(SCRIPTS) and self._runs_file(words[0], words[1:], line)
         values = _BATCH_VALUES if name in _BATCH else ("-o", "-O", "--rcfile")
         rest, asks = words[starts[0] + 1 :], False
         while rest and rest[0][:1] in ("-", "+") and not asks:
@@ -888,7 +888,7 @@ class _Shell(Words):
         if len(words) < 2:
             return True
         text = self.files.get(words[1])
-        place = self._script(words[1]) if words[1].endswith(_SCRIPTS) else None
+        place = self._script(words[1]) if words[1].endswith(SCRIPTS) else None
         if text is None:
             if place is None:
                 return None

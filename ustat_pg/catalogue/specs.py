@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..registry import ALIASES, ESTIMATORS
-from ..validation import InputError, integer
+from ..validation import InputError, integer, nearest
 from .files import is_file, of_commands, of_file, runs_of
 from .framework import Framework, release_numbers
 from .meaning import Meaning
 from .options import Option, short_name
-from .records import catalogue
+from .records import ALIKE, catalogue
 from .sources import FILES, Named, Source, is_there, of_config, options_of, plain
 from .trainings import Unclear, Untrained, the_only, trainings
 from .unread import ELSEWHERE, may_change, slip
@@ -103,7 +103,7 @@ def resolve_all(spec: Any, group_size: int | None = None) -> tuple[Meaning, ...]
         before = catalogue().names.get(words[0])
         return trainings(of_commands(spec), lambda source: read(source, before))
     first, release = pinned.groups() if pinned else (words[0], None)
-    framework = None if is_file(words[0]) else catalogue().framework(first)
+    framework = None if is_file(words[0]) else _framework(first)
     words = words[1:] if framework else words
     held, scripts, typed = Source(""), list[Source](), []
     for word in words:
@@ -141,6 +141,18 @@ def resolve_all(spec: Any, group_size: int | None = None) -> tuple[Meaning, ...]
         return _meaning(own, releases, group_size, source, given, passed)
 
     return trainings(sources, read_typed)
+
+
+def _framework(word: str) -> Framework:
+    """The framework with a typed name; the error says if the word looks like a file or an estimator."""
+    try:
+        return catalogue().framework(word)
+    except InputError:
+        near = nearest(word, (*ESTIMATORS, *ALIASES), cutoff=ALIKE)
+        if nearest(word, catalogue().names, cutoff=ALIKE) or not (near or re.search("[./]", word)):
+            raise
+        meant = f": did you mean the estimator {near[0]}?" if near else ""
+        raise InputError(f"{word!r} is no framework, estimator or existing file{meant}") from None
 
 
 def _claims(framework: Framework, source: Source) -> bool:

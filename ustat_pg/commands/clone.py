@@ -22,7 +22,7 @@ COMMANDS = {
 }
 """The module and first arguments that run each command, and its purpose."""
 
-MORE = "python -m simulations also has list and mutants"
+MORE = "python -m simulations also has list, prove and mutants"
 """The commands that exist only in a clone."""
 
 

@@ -20,7 +20,7 @@ from ..explanations import (
 from ..files.reading import read_json
 from ..problems import load_problem
 from ..sampling.plans import SCHEMES
-from ..validation import InputError
+from ..validation import InputError, nearest
 from .plots import refuse_plot, save
 
 Found = Explanation | Differences | SchemeExplanation | RewardGradients
@@ -95,19 +95,31 @@ def _asked(options: argparse.Namespace) -> list[tuple[str, Found]]:
     return [("", Differences(explanation, explain(options.against, **prompts)))]
 
 
+_SLIP = 0.88
+"""The similarity from which on an option counts as a typing error of one of explain's."""
+
+
 def _refuse_others(options: argparse.Namespace) -> None:
-    """Raise an error for options of another command, unless the trainer may have the same options."""
-    flags = [word.partition("=")[0] for word in options.estimator]
-    if not (foreign := [flag for flag in flags if flag in options.others]):
-        return
-    first = options.estimator[0].partition(" ")[0].partition("==")[0]
+    """Raise an error for options of another command and for typing errors of explain's own, unless the
+    trainer may have the same options.
+    """
+    first = "".join(options.estimator[:1]).partition(" ")[0].partition("==")[0]
     frameworks = [] if named(first) else [*catalogue().frameworks.values()]
     if first in catalogue().names:
         frameworks = [catalogue().names[first]]
-    for flag in foreign:
-        if not any(framework.matching(flag) for framework in frameworks):
-            owner = options.others[flag]
+    # A program may have options of any name.
+    program = not (named(first) or first in catalogue().names or Path(first).exists())
+    for word in options.estimator:
+        flag = word.partition("=")[0]
+        if not flag.startswith("--") or any(each.matching(flag) for each in frameworks):
+            continue
+        if owner := options.others.get(flag):
             raise InputError(f"explain has no option {flag} (it belongs to {owner}): leave it out")
+        if not program and (near := nearest(flag, options.own, cutoff=_SLIP)):
+            raise InputError(
+                f"explain has no option {flag}: did you mean {near[0]}? If it is an option of your trainer, "
+                "put the command in quotes"
+            )
 
 
 def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:

@@ -96,7 +96,7 @@ def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
             "noise over signal",
             f"{readable(explanation.noise_to_rloo or np.nan, 4)} times RLOO's",
         )
-    yield "silent groups", f"{explanation.frac_reward_zero_std:.1%} here; {family.silent}"
+    yield "silent groups", f"{explanation.frac_reward_zero_std:.1%} here. {family.silent}"
     yield from _rest(meaning)
 
 

@@ -364,8 +364,9 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         words = _CLIPPED[known] if cut else "none is larger here"
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
     lines += [f"  KL term: {term}." for term in meaning.penalties()]
+    # The steps for which the numbers hold come before what may be left out.
     steps = (*over_turns(meaning), *meaning.step(), *meaning.reused(), *_again(explanation))
-    lines += [f"  {line}" for line in (*meaning.beside(), *steps)]
+    lines += [f"  {line}" for line in (*steps, *meaning.beside())]
     return lines + [f"  {option}: off, because {reason}." for option, reason in meaning.off.items()]
 
 

@@ -45,15 +45,12 @@ def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> Soft
         return named_problem(str(source)).problem
     path = Path(source)
     if path.suffix not in _READERS:
-        log = path.suffix in _LOGS and path.is_file()
-        raise InputError(
-            f"{path}: its name must end in .json or .npz, or begin with ustat:"
-            + (
-                "; for a log use ustat-pg rewards, or advise with rollouts of a ModelPool"
-                if log
-                else ""
-            )
-        )
+        other = ""
+        if path.is_file():
+            other = "; for the options of a trainer use ustat-pg explain"
+            if path.suffix in _LOGS:
+                other = "; for a log use ustat-pg rewards, or advise with rollouts of a ModelPool"
+        raise InputError(f"{path}: its name must end in .json or .npz, or begin with ustat:{other}")
     data = _READERS[path.suffix](path)
     if not isinstance(data, dict):
         raise InputError(f"{path}: it must hold one object of named arrays")

@@ -140,6 +140,12 @@ def test_a_line_that_is_torn_elsewhere_is_refused(tmp_path):
     path.write_text("".join([*text[:5], text[5][:-9] + "\n", *text[6:]]))
     with pytest.raises(InputError, match=r"log\.jsonl, line 6: not JSON"):
         load_rewards(path)
+    other = tmp_path / "run.sh"
+    other.write_text("trl grpo")
+    with pytest.raises(
+        InputError, match=r"run\.sh, line 1: not JSON.*; a log is a file, or .*\.csv"
+    ):
+        load_rewards(other)
     path.write_text(text[0][:20])
     with pytest.raises(InputError, match=r"line 1: not JSON"):
         load_rewards(path)

@@ -74,7 +74,12 @@ def is_log(path: Path, named: Sequence[str] = ()) -> bool:
     if kind(path) == ".json":
         value = read_json(path)
         return _is_table(value) or _is_list(value)
-    _, first = next(iter(lines(path)), ("", {}))
+    try:
+        _, first = next(iter(lines(path)), ("", {}))
+    except InputError as error:
+        if kind(path) in _READERS or not path.exists():
+            raise
+        raise InputError(f"{error}; {_kinds()}") from None
     prompts = {"format", "completions", "completion_ids", "rewards"}
     known = {MESSAGES, *COMPLETIONS, *REWARDS, *named}
     return not prompts & set(first) and bool(known & set(first))
@@ -175,11 +180,12 @@ def _read(path: Path) -> tuple[pd.DataFrame, Sequence[str]]:
     log = pd.concat(parts) if parts else pd.DataFrame()
     places = log.index.tolist()
     if log.empty:
-        kinds = ", ".join(_READERS)
-        raise InputError(
-            f"{path} has no rows: a log is a file, or a folder of files, of these kinds: {kinds}"
-        )
+        raise InputError(f"{path} has no rows: {_kinds()}")
     return log.reset_index(drop=True), places
+
+
+def _kinds() -> str:
+    return f"a log is a file, or a folder of files, of these kinds: {', '.join(_READERS)}"
 
 
 def _placed(log: pd.DataFrame, path: Path) -> pd.DataFrame:
