@@ -236,7 +236,7 @@ def test_a_script_of_art_that_hides_an_option_is_refused(written, lines, names):
 def test_a_method_train_is_of_art_where_it_is_imported(written):
     text = "from trl import GRPOConfig\nGRPOConfig(num_generations=4)\nmodel.train(x)\n"
     assert resolve([written("train.py", text)]).framework.name == "trl"
-    refuses("nowhere", resolve, [script(written, "model.train()")])
+    refuses("does not call", resolve, [script(written, "model.train()")])
 
 
 def test_a_file_of_options_is_never_of_a_framework_of_code(tmp_path):

@@ -197,7 +197,6 @@ def test_steps_for_which_the_numbers_hold_are_printed_before_what_is_left_out(ca
     words = ("verl", "adv_estimator=grpo", "rollout.n=5", "use_kl_loss=true")
     said = out_of(capsys, main, "explain", *words)
     assert "take 4 optimizer steps on the same outputs" in said
-    assert "1 more on the rest of the loss" in said
 
 
 def test_options_of_explain_are_none_of_the_others(capsys, log):
