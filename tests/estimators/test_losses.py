@@ -21,7 +21,7 @@ from tests.conformance.losses import (
 from tests.conformance.record import DATA
 from tests.support.answers import by_framework
 from tests.test_conformance import RECORDS as ADVANTAGE_RECORDS
-from ustat_pg.catalogue import Meaning, catalogue, resolve
+from ustat_pg.catalogue import Meaning, catalogue, resolve, short_name
 from ustat_pg.catalogue.losses import token_coefficients, token_rewards
 from ustat_pg.catalogue.options import LOSS
 
@@ -50,12 +50,14 @@ class Answer:
         return resolve(" ".join([framework.name, *sizes, *words]))
 
     def acts(self, *kinds: str) -> list[str]:
-        """The options that were chosen, of these kinds, and are not as by default."""
+        """The options that were chosen, of these kinds, and are neither as by default nor off."""
         options = self.meaning.framework.options
+        off = {word.partition("=")[0] for word in self.meaning.off}
         return [
             name
             for name, value in self.options.items()
             if options[name].kind in kinds and value != (options[name].default or "none")
+            and short_name(name) not in off
         ]
 
     @property
