@@ -97,7 +97,7 @@ def of_commands(text: str, title: str = "the command", script: Path | None = Non
     commands = read(text, title, script)
     if not commands:
         raise InputError(f"{title}: it runs no program whose options could be read")
-    return [_of_command(command, title, text) for command in commands]
+    return [_of_command(each, title, text) for command in commands for each in command.rounds()]
 
 
 def _of_command(command: Command, title: str, text: str) -> Source:
@@ -109,7 +109,8 @@ def _of_command(command: Command, title: str, text: str) -> Source:
     options = [
         (name, value)
         for name, value in named
-        if (value or name.startswith("--")) and not CLAUSE.search(f"{name}={value}")
+        if (value or name.startswith("--"))
+        and (name[:1] == "-" or "$" in value or not CLAUSE.search(f"{name}={value}"))
     ]
     runs = " ".join(word for word in command.words if not _OPTION.match(word))
     first, *others = command.words[start:]
@@ -128,6 +129,7 @@ def _of_command(command: Command, title: str, text: str) -> Source:
         line=command.caller,
         place=called,
         broken=command.broken,
+        more=command.more,
     )
     held = Source(title)
     for name, value in named:

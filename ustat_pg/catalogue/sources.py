@@ -33,6 +33,7 @@ class Source:
         line: the line of a command in its script.
         place: the place of a command, with its program.
         broken: whether a command could not be parsed wholly.
+        more: words of a command that may give more options.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Source:
     line: int = 0
     place: str = ""
     broken: bool = False
+    more: list[str] = field(default_factory=list)
 
     def then(self, other: Source) -> Source:
         """Both sources together; the options of the other have priority."""
@@ -61,6 +63,7 @@ class Source:
             self.line or other.line,
             self.place or other.place,
             self.broken or other.broken,
+            [*self.more, *other.more],
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:
