@@ -292,6 +292,24 @@ def test_words_that_may_be_options_are_said(written, words):
     assert not named.said
 
 
+@pytest.mark.parametrize("words", ["adv_estimator = grpo", "adv_estimator =grpo",
+                                   "adv_estimator= grpo"])  # fmt: skip
+def test_a_space_beside_the_sign_of_equality_is_refused(written, words):
+    text = f"python -m verl.trainer.main_ppo algorithm.{words} actor_rollout_ref.rollout.n=8"
+    refuses("line 1: .* cannot be parsed", resolve, [written(run=text)])
+
+
+def test_a_value_that_hydra_quotes_is_plain(written):
+    text = VERL + "4 algorithm.adv_estimator='\"rloo\"'"
+    assert resolve([written(run=text)]).values["algorithm.adv_estimator"] == "rloo"
+
+
+def test_options_behind_two_dashes_are_said(written):
+    meaning = resolve([written(run=f"{VERL}4 -- --rollout.n 8")])
+    assert meaning.group_size == 4
+    assert any("-- --rollout.n 8 may add" in sentence for sentence in meaning.said)
+
+
 @pytest.mark.parametrize("text", ["echo 4 | xargs -I{} trl grpo --num_generations {}",
                                   "trl grpo --num_generations $((x>2?4:8))"])  # fmt: skip
 def test_what_is_not_computed_is_no_default(written, text):

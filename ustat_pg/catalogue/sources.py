@@ -120,6 +120,8 @@ def options_of(words: Iterable[str], switches: Callable[[str], bool] | None = No
             text = rest.pop(0)
             while "list" in known.get(plain(name), ()) and rest and _NUMBER.fullmatch(rest[0]):
                 text += f" {rest.pop(0)}"
+        elif name[:1] != "-":
+            text = _QUOTED.sub(r"\2", text) if _QUOTED.fullmatch(text) else text
         named.append((name, text))
     return named
 
@@ -153,6 +155,9 @@ YAML = (".yaml", ".yml")
 
 ABOVE = 5
 """The number of folders above a file in which the files that it names are searched."""
+
+_QUOTED = re.compile(r"(['\"])([^'\"]*)\1")
+"""A value as Hydra quotes it."""
 
 CLAUSE = re.compile(r"(==|>=|<=|~=|!=|<|>)\s*(v?\d[\w.*+]*)")
 _METADATA = re.compile(r"(?m)^# /// script$\s(?:^#(?: .*)?$\s)+^# ///$")
