@@ -403,7 +403,7 @@ class _Shell(Words):
             values = self.state.arguments or []
         (body,) = [child for child in node.children if child.type == "do_group"]
         if node.children[0].type == "select":
-            values = [self.unknown(f"${name}")]
+            values = [self.unknown(f"${name}", output=True)]
         for value in values:
             unknown = self.behind(value)
             if unknown and (unknown.output or unknown.unset):
