@@ -297,45 +297,23 @@ class _Shell(Words):
 
     def _if(self, node: Node) -> bool | None:
         """Follow the part of an if whose condition holds, or each if only the run knows."""
-        conditions, then, rest, at = list[Node](), list[Node](), list[Node](), "if"
-        for child in node.children:
-            if child.type in ("if", "elif", "then", "else", "fi"):
-                at = child.type
-            elif child.type in ("elif_clause", "else_clause"):
-                rest.append(child)
-            elif at in ("if", "elif"):
-                conditions.append(child)
-            else:
-                then.append(child)
-        if node.type == "else_clause":
-            return self.body(then)
+        rest = [child for child in node.children if child.type in _CLAUSES]
+        return self._clauses([node, *rest])
 
-        def otherwise() -> bool | None:
-            if not rest:
-                return True
-            if rest[0].type == "else_clause":
-                return self.body(rest[0].children[1:])
-            return self._elif(rest)
-
-        return self._branch(conditions, lambda: self.body(then), otherwise)
-
-    def _elif(self, clauses: Sequence[Node]) -> bool | None:
-        """Follow the clauses of an if behind its first part."""
-        conditions, then, at = list[Node](), list[Node](), "elif"
+    def _clauses(self, clauses: Sequence[Node]) -> bool | None:
+        """Follow the clauses of an if from one on."""
+        if not clauses:
+            return True
+        if clauses[0].type == "else_clause":
+            return self.body(clauses[0].children[1:])
+        conditions, then = list[Node](), list[Node]()
+        part = conditions
         for child in clauses[0].children:
-            if child.type in ("elif", "then"):
-                at = child.type
-            else:
-                (conditions if at == "elif" else then).append(child)
-
-        def otherwise() -> bool | None:
-            if not clauses[1:]:
-                return True
-            if clauses[1].type == "else_clause":
-                return self.body(clauses[1].children[1:])
-            return self._elif(clauses[1:])
-
-        return self._branch(conditions, lambda: self.body(then), otherwise)
+            if child.type == "then":
+                part = then
+            elif child.type not in ("if", "elif", "fi", *_CLAUSES):
+                part.append(child)
+        return self._branch(conditions, lambda: self.body(then), lambda: self._clauses(clauses[1:]))
 
     def _branch(
         self,
@@ -1309,6 +1287,8 @@ _STATEMENTS: Mapping[str, Callable[[_Shell, Node], bool | None]] = {
     "redirected_statement": _Shell._redirected,
     "command": _Shell.command,
 }
+
+_CLAUSES = ("elif_clause", "else_clause")
 
 _WORDS = (
     *("word", "string", "raw_string", "concatenation", "simple_expansion", "expansion", "number"),
