@@ -115,6 +115,8 @@ case b in b) N=2;;& a) N=1;; *) M=5;; esac; p $N $M
 %%
 declare -i N=4; N+=4; p $N $((10#08)); p $"x y"
 %%
+N=3; p $((N>2?16:4)) $((N>3 ? N+1 : 4)) $((1<<N))
+%%
 A=(a b c); unset 'A[1]'; p "${A[@]}" ${A[2]}; A+=(d); p "${A[@]}"
 %%
 f() { local -n R=$1; p "${R[@]}"; }; A=(x "y z"); f A
@@ -311,7 +313,7 @@ def test_options_behind_two_dashes_are_said(written):
 
 
 @pytest.mark.parametrize("text", ["echo 4 | xargs -I{} trl grpo --num_generations {}",
-                                  "trl grpo --num_generations $((x>2?4:8))"])  # fmt: skip
+                                  "trl grpo --num_generations $((RANDOM>2?4:8))"])  # fmt: skip
 def test_what_is_not_computed_is_no_default(written, text):
     refuses("num_generations is .*only the run itself", resolve, [written(run=text)])
 

@@ -520,6 +520,7 @@ class Words:
         text = re.sub(r"\b(\d+)#0*(\w+)\b", r"int('\2', \1)", text)
         text = text.replace("&&", " and ").replace("||", " or ")
         text = re.sub(r"!(?!=)", " not ", text).strip()
+        text = re.sub(r"([^?:]+)\?([^?:]+):([^?:]+)", r"(\2) if (\1) else (\3)", text)
         try:
             return _computed(ast.parse(text, mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
@@ -905,6 +906,8 @@ def _computed(node: ast.expr) -> int:
             return int(all(map(_computed, values)))
         case ast.BoolOp(ast.Or(), values):
             return int(any(map(_computed, values)))
+        case ast.IfExp(test, one, other):
+            return _computed(one if _computed(test) else other)
         case ast.Compare(left, [sign], [right]):
             return int(_SIGNS[type(sign)](_computed(left), _computed(right)))
         case ast.Constant(value) if type(value) is int:
@@ -939,6 +942,7 @@ _SIGNS: dict[type, Callable[[int, int], int]] = {
     ast.FloorDiv: _quotient,
     ast.Mod: lambda one, other: one - other * _quotient(one, other),
     ast.Pow: _power,
+    ast.LShift: lambda one, other: one * _power(2, other),
     ast.Lt: int.__lt__,
     ast.LtE: int.__le__,
     ast.Gt: int.__gt__,
