@@ -56,10 +56,31 @@ SIX = {
     "a comprehension's own name": "n = 6\n[n for n in x]\n" + CONFIG,
     "a function's own name": "n = 6\ndef f(x):\n    n = x\n" + CONFIG,
     "an escape that Python warns of": "t = '\\d'\nn = 6\n" + CONFIG,
+    "the config that the trainer gets": (
+        "a = GRPOConfig(num_generations=2)\nb = GRPOConfig(num_generations=6)\n"
+        "GRPOTrainer(model=m, args=b)"
+    ),
+    "the last config of a name": (
+        "c = GRPOConfig(num_generations=2)\nc = GRPOConfig(num_generations=6)\nT(m, c)"
+    ),
+    "a config with other options": (
+        "from dataclasses import replace\na = GRPOConfig(num_generations=2)\n"
+        "b = replace(a, num_generations=6)\nGRPOTrainer(args=b)"
+    ),
+    "a changed copy of a config": (
+        "import copy\na = GRPOConfig(num_generations=2)\nb = copy.deepcopy(a)\n"
+        "b.num_generations = 6\nGRPOTrainer(args=b)"
+    ),
+    "more arguments by name": (
+        "def f(n, **more):\n    return GRPOConfig(num_generations=n, **more)\nf(6, beta=0.0)"
+    ),
     "a dict that is printed": "c = {'num_generations': 6}\nprint(c)\nGRPOConfig(**c)",
 }
 
 UNKNOWN = {
+    "a class's attribute that is set after an object": (
+        "class C:\n    n = 4\nc = C()\nC.n = 6\nGRPOConfig(num_generations=c.n)"
+    ),
     "another function's name": f"def f():\n    n = 6\ndef g():\n    {CONFIG}",
     "an argument": f"n = 6\ndef f(n):\n    {CONFIG}",
     "a default of an argument": f"def f(n=6):\n    {CONFIG}",
@@ -262,6 +283,16 @@ def test_explain_says_whose_default_a_value_is(written, capsys):
     assert "G is the default of your script's option --num-generations." in capsys.readouterr().out
     assert main(["explain", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["said"]
+
+
+@pytest.mark.parametrize("text", ["", "GRPOTrainer(m, args=a if x else b)\n",
+                                  "GRPOTrainer(*m, args=b)\n", "T(a)\nGRPOTrainer(args=b)\n"])  # fmt: skip
+def test_a_config_that_a_trainer_may_get_is_kept(written, text):
+    both = "a = GRPOConfig(num_generations=4)\nb = GRPOConfig(num_generations=6)\n"
+    assert [
+        each.group_size
+        for each in resolve_all(written("run.py", f"from trl import *\n{both}{text}"))
+    ] == [4, 6]
 
 
 def test_two_configs_are_two_answers_in_order(written):

@@ -104,6 +104,24 @@ f() { if [ $1 = 1 ]; then return; fi; p got $1; }; f 1; f 2
 for a in x y z; do [ $a = y ] && continue; p $a; done
 %%
 for a in x y z; do if [ $a = y ]; then break; fi; p $a; done
+%%
+p a 2>/dev/null b 2>&1 c
+%%
+V=1; p ${V:+a b} "${V:+a b}"
+%%
+case b in a) N=1;; b) N=2;& c) M=3;; *) N=4;; esac; p $N $M
+%%
+case b in b) N=2;;& a) N=1;; *) M=5;; esac; p $N $M
+%%
+declare -i N=4; N+=4; p $N $((10#08)); p $"x y"
+%%
+N=3; p $((N>2?16:4)) $((N>3 ? N+1 : 4)) $((1<<N))
+%%
+A=(a b c); unset 'A[1]'; p "${A[@]}" ${A[2]}; A+=(d); p "${A[@]}"
+%%
+f() { local -n R=$1; p "${R[@]}"; }; A=(x "y z"); f A
+%%
+mapfile -t L < <(printf 'a\nb c\n'); p "${L[1]}" "${L[@]}"
 """.strip().split("\n%%\n")
 """Harmless scripts; each calls ``p`` with words."""
 
@@ -243,6 +261,63 @@ def test_two_trainings_are_two_answers_in_order(written, capsys):
     assert [each["group_size"] for each in json.loads(capsys.readouterr().out)] == [4, 8]
 
 
+def test_certain_rounds_of_a_loop_are_trainings(written):
+    path = written(run="for n in 4 8; do trl grpo --num_generations $n; done")
+    assert [each.group_size for each in resolve_all([path])] == [4, 8]
+    refuses("line 1: trl grpo is run 2 times with other options", resolve, [path])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    {
+        "trl grpo --num_generations 4 # \\\n  --beta 0.5": 4,
+        "echo --num_generations 4 | xargs trl grpo": 4,
+        "trl grpo --num_generations 4 > log --beta 0.1 2>&1": 4,
+        "cat > env.sh <<'EOF'\nN=4\nEOF\nsource ./env.sh\ntrl grpo --num_generations $N": 4,
+    }.items(),
+)
+def test_words_of_a_command_alone_are_its_options(written, text, size):
+    (meaning,) = resolve_all([written(run=text)])
+    assert meaning.group_size == size
+    assert meaning.values["beta"] == ("0.1" if "0.1" in text else "0.0")
+    assert len(meaning.also) == (" # " in text)
+
+
+@pytest.mark.parametrize("words", ["$(cat x.txt)", '"${L[@]}"', "$O"])
+def test_words_that_may_be_options_are_said(written, words):
+    reads = 'mapfile -t L < x.txt\nwhile read a; do O+=" $a"; done < x.txt\n'
+    meaning = resolve([written(run=f"{reads}trl grpo --num_generations 4 {words}")])
+    assert meaning.said == (
+        f"Only the run itself knows which options {words.strip(chr(34))} may add.",
+    )
+    named = resolve([written(run=f"{reads}trl grpo --num_generations 4 --name {words}")])
+    assert not named.said
+
+
+@pytest.mark.parametrize("words", ["adv_estimator = grpo", "adv_estimator =grpo",
+                                   "adv_estimator= grpo"])  # fmt: skip
+def test_a_space_beside_the_sign_of_equality_is_refused(written, words):
+    text = f"python -m verl.trainer.main_ppo algorithm.{words} actor_rollout_ref.rollout.n=8"
+    refuses("line 1: .* cannot be parsed", resolve, [written(run=text)])
+
+
+def test_a_value_that_hydra_quotes_is_plain(written):
+    text = VERL + "4 algorithm.adv_estimator='\"rloo\"'"
+    assert resolve([written(run=text)]).values["algorithm.adv_estimator"] == "rloo"
+
+
+def test_options_behind_two_dashes_are_said(written):
+    meaning = resolve([written(run=f"{VERL}4 -- --rollout.n 8")])
+    assert meaning.group_size == 4
+    assert any("-- --rollout.n 8 may add" in sentence for sentence in meaning.said)
+
+
+@pytest.mark.parametrize("text", ["echo 4 | xargs -I{} trl grpo --num_generations {}",
+                                  "trl grpo --num_generations $((RANDOM>2?4:8))"])  # fmt: skip
+def test_what_is_not_computed_is_no_default(written, text):
+    refuses("num_generations is .*only the run itself", resolve, [written(run=text)])
+
+
 def test_trainings_that_agree_are_one(written):
     text = "for s in 1 2; do trl grpo --num_generations 4 --seed $s; done\ntrl grpo --num_generations 4\n"
     path = written(run=text)
@@ -251,7 +326,8 @@ def test_trainings_that_agree_are_one(written):
 
 
 DECIDED = {
-    "a loop": ("for n in 4 8; do trl grpo --num_generations $n; done", r"\$\(4 or 8\)"),
+    "a loop that may not run": (
+        "for n in 4 8; do x && trl grpo --num_generations $n; done", r"\$\(4 or 8\)"),
     "words of a branch": (
         "A=(--beta 0)\nif x; then A+=(--num_generations 4); fi\ntrl grpo \"${A[@]}\"", "4 or nothing"),
     "options in one variable": (

@@ -56,7 +56,8 @@ class Answer:
         return [
             name
             for name, value in self.options.items()
-            if options[name].kind in kinds and value != (options[name].default or "none")
+            if options[name].kind in kinds
+            and value != (options[name].default or "none")
             and short_name(name) not in off
         ]
 

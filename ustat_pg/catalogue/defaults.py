@@ -237,7 +237,7 @@ def _replaced(flow: Flow, call: Call) -> Value:
         return UNKNOWN
     record = flow.record(of)
     record = record if call.whole else record.uncertain()
-    return flow.make(call.node, record.with_parts(call.keywords))
+    return flow.noted(call, flow.make(call.node, record.with_parts(call.keywords)))
 
 
 def _copied(flow: Flow, of: Value, call: Call) -> Value:
@@ -246,7 +246,7 @@ def _copied(flow: Flow, of: Value, call: Call) -> Value:
     record = flow.record(of)
     made = flow.make(call.node, record)
     flow.change(made, record)
-    return made
+    return flow.noted(call, made)
 
 
 def _as_dict(flow: Flow, call: Call) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -106,19 +107,25 @@ def of_commands(text: str, title: str = "the command", script: Path | None = Non
     commands = read(text, title, script)
     if not commands:
         raise InputError(f"{title}: it runs no program whose options could be read")
-    return [_of_command(command, title, text) for command in commands]
+    return [_of_command(each, title, text) for command in commands for each in command.rounds()]
 
 
 def _of_command(command: Command, title: str, text: str) -> Source:
     """The options of one command."""
     start = _program(command.words)
-    named = options_of(command.words[start:])
+    words, more = command.words[start:], command.more
+    ends = [place for place, word in enumerate(words) if word == "--"]
+    if start and ends and words[ends[0] + 1 :] and words[ends[0] + 1][:1] == "-":
+        # argparse reads no options behind it.
+        words, more = words[: ends[0]], [*more, shlex.join(words[ends[0] :])]
+    named = options_of(words)
     if len(command.lists) > 1:
         named = _among(named, [options_of(words[_program(words) :]) for words in command.lists])
     options = [
         (name, value)
         for name, value in named
-        if (value or name.startswith("--")) and not CLAUSE.search(f"{name}={value}")
+        if (value or name.startswith("--"))
+        and (name[:1] == "-" or "$" in value or not CLAUSE.search(f"{name}={value}"))
     ]
     runs = " ".join(word for word in command.words if not _OPTION.match(word))
     first, *others = command.words[start:]
@@ -136,7 +143,8 @@ def _of_command(command: Command, title: str, text: str) -> Source:
         program=program,
         line=command.caller,
         place=called,
-        broken=command.broken,
+        broken=command.broken or bool(_APART.search("\n".join(words))),
+        more=more,
     )
     held = Source(title)
     for name, value in named:
@@ -208,6 +216,8 @@ _READERS: dict[str, Callable[[Path], Source]] = {
 }
 
 _OPTION = re.compile(r"-|[\w.+~]*=")
+_APART = re.compile(r"(?m)^=|^[\w.+~]+=\n[\w.]+$")
+"""An option whose sign of equality has a space beside it, so that it is two words."""
 _IS_NAME = re.compile(r"[A-Za-z]\w*")
 _LAUNCHES = re.compile(r"torch\.distributed\.(run|launch)|accelerate\.[\w.]+|deepspeed[\w.]*")
 """Modules that launch a program."""

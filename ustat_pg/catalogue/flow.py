@@ -53,6 +53,7 @@ class Flow(Memory):
         self.known, self.command = known, command
         self.is_config, self.trained = is_config, trained
         self.configs: dict[ast.Call, list[Object]] = {}
+        self.hidden = False
         self.functions: dict[ast.AST, Function] = {}
         self.called: set[ast.AST] = set()
         self.steps = 0
@@ -64,6 +65,13 @@ class Flow(Memory):
             (node, *_) = (each for each in self.functions if each in ahead)
             followed.add(node)
             self.follow(self.functions[node], dict(self.functions[node].given))
+        used = {
+            node: [made for made in each if made.key in self.given]
+            for node, each in self.configs.items()
+        }
+        if any(used.values()) and not self.hidden:
+            # A config that no trainer gets trains nothing.
+            self.configs = {node: each for node, each in used.items() if each}
 
     # Statements
 
@@ -512,6 +520,9 @@ class Flow(Memory):
             held = self.known(self, function, call)
             if held is not None:
                 return held
+        if name.endswith("Trainer"):
+            given = [call.argument(2, "args", None), call.argument(2, "config", None)]
+            self.hidden |= UNKNOWN in given
         for value in (*(call.values or ()), *call.keywords.values(), function):
             self.release(value)
         return UNKNOWN
@@ -520,10 +531,14 @@ class Flow(Memory):
         whole = call.whole and call.values is not None
         parts = {**defaults, **call.keywords}
         record = Record("config", parts, whole, called=path.rpartition(".")[2])
-        made = self.make(call.node, record)
-        held = self.configs.setdefault(call.node, [])
-        if made not in held:
-            held.append(made)
+        return self.noted(call, self.make(call.node, record))
+
+    def noted(self, call: Call, made: Object) -> Object:
+        """An object, which is listed if it is a config."""
+        if self.record(made).kind == "config":
+            held = self.configs.setdefault(call.node, [])
+            if made not in held:
+                held.append(made)
         return made
 
     def instance(self, of: Object, call: Call) -> Value:
@@ -578,6 +593,10 @@ class Flow(Memory):
         names = dict(zip(function.arguments, call.values or (), strict=False)) | call.keywords
         known = call.values is not None and call.whole
         given = {**dict(function.defaults), **dict(function.given)} if known else {}
+        if (rest := node.args.kwarg) and known:
+            own = {*function.arguments, *(each.arg for each in node.args.kwonlyargs)}
+            more = {key: value for key, value in call.keywords.items() if key not in own}
+            names[rest.arg] = self.make(call.node, Record("dict", more), rest.arg)
         before, self.path = self.path, (*self.path, call.node, node)
         value = self.follow(function, {**given, **names})
         self.path = before

@@ -100,6 +100,7 @@ class Memory:
         self.made: Heap = {}
         self.path: tuple[ast.AST, ...] = ()
         self.away: set[ast.AST] = set()
+        self.given: set[Any] = set()
 
     def record(self, value: Object) -> Record:
         return self.heap.get(value.key) or self.made[value.key]
@@ -127,6 +128,7 @@ class Memory:
         elif isinstance(value, Object):
             record = self.record(value)
             uncertain = record.uncertain()
+            self.given.add(value.key)
             if record.kind in ("dict", "list", "instance", "parser") and record != uncertain:
                 self.change(value, uncertain)
                 for part in record.parts.values():
@@ -141,6 +143,10 @@ class Memory:
         named = isinstance(key, Literal) and isinstance(key.value, str | int)
         sure = named and record.kind != "list"
         self.change(owner, record.with_parts({key.value: value}) if sure else record.uncertain())
+        if record.kind == "class":
+            for place, each in [*self.heap.items()]:
+                if each.kind == "instance" and each.of == owner:
+                    self.change(Object(place), each.uncertain())
 
     def update(self, owner: Object, more: Value) -> None:
         """Add the items of another dict."""

@@ -13,7 +13,7 @@ import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -22,7 +22,7 @@ from tree_sitter import Language, Node, Parser
 
 from ..files.reading import read_text
 from ..validation import InputError
-from .shell_words import MOST_TEXT, State, Unclosed, Value, Words, among, masked
+from .shell_words import MANY, MOST_TEXT, State, Unclosed, Value, Words, among, masked
 from .sources import ABOVE
 
 MOST_SCRIPT = 2**20
@@ -53,6 +53,8 @@ class Command:
         caller: the line of the script that was asked for which leads to it.
         folders: where the files that it names may be.
         broken: whether it could not be parsed wholly.
+        sure: whether each of the lists is certainly run, as in the rounds of a loop.
+        more: words of which only the run knows which options they give.
     """
 
     words: list[str]
@@ -62,6 +64,14 @@ class Command:
     caller: int
     folders: list[Path] = field(default_factory=list)
     broken: bool = False
+    sure: bool = True
+    more: list[str] = field(default_factory=list)
+
+    def rounds(self) -> list[Command]:
+        """The command as it is run each time; itself if its words are not certain."""
+        if not self.sure:
+            return [self]
+        return [replace(self, words=words, lists=[words]) for words in self.lists]
 
 
 def commands_of(path: Path) -> list[list[str]]:
@@ -138,6 +148,7 @@ class _Shell(Words):
         self.left: list[State] = []
         self.files: dict[str, str | None] = {}
         self.locals: list[dict[str, Value | None]] = []
+        self.integers: set[str] = set()
 
     # Scripts and statements.
 
@@ -286,45 +297,23 @@ class _Shell(Words):
 
     def _if(self, node: Node) -> bool | None:
         """Follow the part of an if whose condition holds, or each if only the run knows."""
-        conditions, then, rest, at = list[Node](), list[Node](), list[Node](), "if"
-        for child in node.children:
-            if child.type in ("if", "elif", "then", "else", "fi"):
-                at = child.type
-            elif child.type in ("elif_clause", "else_clause"):
-                rest.append(child)
-            elif at in ("if", "elif"):
-                conditions.append(child)
-            else:
-                then.append(child)
-        if node.type == "else_clause":
-            return self.body(then)
+        rest = [child for child in node.children if child.type in _CLAUSES]
+        return self._clauses([node, *rest])
 
-        def otherwise() -> bool | None:
-            if not rest:
-                return True
-            if rest[0].type == "else_clause":
-                return self.body(rest[0].children[1:])
-            return self._elif(rest)
-
-        return self._branch(conditions, lambda: self.body(then), otherwise)
-
-    def _elif(self, clauses: Sequence[Node]) -> bool | None:
-        """Follow the clauses of an if behind its first part."""
-        conditions, then, at = list[Node](), list[Node](), "elif"
+    def _clauses(self, clauses: Sequence[Node]) -> bool | None:
+        """Follow the clauses of an if from one on."""
+        if not clauses:
+            return True
+        if clauses[0].type == "else_clause":
+            return self.body(clauses[0].children[1:])
+        conditions, then = list[Node](), list[Node]()
+        part = conditions
         for child in clauses[0].children:
-            if child.type in ("elif", "then"):
-                at = child.type
-            else:
-                (conditions if at == "elif" else then).append(child)
-
-        def otherwise() -> bool | None:
-            if not clauses[1:]:
-                return True
-            if clauses[1].type == "else_clause":
-                return self.body(clauses[1].children[1:])
-            return self._elif(clauses[1:])
-
-        return self._branch(conditions, lambda: self.body(then), otherwise)
+            if child.type == "then":
+                part = then
+            elif child.type not in ("if", "elif", "fi", *_CLAUSES):
+                part.append(child)
+        return self._branch(conditions, lambda: self.body(then), lambda: self._clauses(clauses[1:]))
 
     def _branch(
         self,
@@ -362,7 +351,7 @@ class _Shell(Words):
         items = [child for child in node.children if child.type == "case_item"]
         unknown = self.said(text) != text
         ways = list[Callable[[], object]]()
-        every = False
+        every = on = False
         for item in items:
             patterns = [self.text(child) for child in item.children_by_field_name("value")]
             heads = len(patterns) and item.children.index(
@@ -372,8 +361,11 @@ class _Shell(Words):
             every |= "*" in patterns
             if unknown:
                 ways.append(lambda body=body: self.body(body))  # type: ignore[misc]
-            elif any(_fits(text, self.pattern(pattern)) for pattern in patterns):
-                return self.body(body)
+            elif on or any(_fits(text, self.pattern(pattern)) for pattern in patterns):
+                status, ends = self.body(body), {child.type for child in body}
+                on = ";&" in ends
+                if self.state.flow or not ends & {";&", ";;&"}:
+                    return status
         if unknown:
             self.either(*ways, *([] if every else [lambda: None]))
             return None
@@ -389,7 +381,7 @@ class _Shell(Words):
             values = self.state.arguments or []
         (body,) = [child for child in node.children if child.type == "do_group"]
         if node.children[0].type == "select":
-            values = [self.unknown(f"${name}")]
+            values = [self.unknown(f"${name}", output=True)]
         for value in values:
             unknown = self.behind(value)
             if unknown and (unknown.output or unknown.unset):
@@ -569,12 +561,17 @@ class _Shell(Words):
             ]
             self.assign(name, self._array(name, words), more=more)
         else:
-            self.assign(name, "" if value is None else self.one(self.text(value)), index, more)
+            text = "" if value is None else self.one(self.text(value))
+            if name in self.integers:
+                held = (self.value(name) or ["0"])[0]
+                number = self.number(f"{held} + ({text})" if more else text)
+                text, more = self.unknown(f"${name}") if number is None else str(number), False
+            self.assign(name, text, index, more)
         return name
 
     def _array(self, name: str, words: Sequence[str]) -> Value:
         keyed = [re.fullmatch(r"\[([^]]*)\]=(.*)", word, re.DOTALL) for word in words]
-        if (words and all(keyed)) or isinstance(self.state.variables.get(name), dict):
+        if all(keyed) and (words or isinstance(self.state.variables.get(name), dict)):
             return {self.one(match[1]): self.one(match[2]) for match in keyed if match}
         return [each for word in words for each in self.fields(word)]
 
@@ -588,7 +585,13 @@ class _Shell(Words):
                 self._hide(how, flags, name)
                 if "A" in flags:
                     self.state.variables[name] = {}
+                self.integers |= {name} if "i" in flags else set()
                 names.append(self.set_variable(child))
+                if "n" in flags:
+                    (of,) = self.value(name) or [""]
+                    self.state.variables[name] = self.state.variables.get(
+                        of, self.unknown(f"${name}")
+                    )
             elif child.is_named and child.type != "comment":
                 for word in self.fields(self.text(child)):
                     if word[:1] in "-+":
@@ -614,14 +617,20 @@ class _Shell(Words):
 
     def _unset(self, node: Node) -> bool | None:
         for child in node.children[1:]:
-            for name in self.fields(self.text(child)):
-                self.state.variables.pop(name, None)
+            for word in self.fields(self.text(child)):
+                name, entry, index = word.removesuffix("]").partition("[")
+                held = self.state.variables.pop(name, None)
+                if entry and isinstance(held, list | dict):
+                    pairs = held.items() if isinstance(held, dict) else enumerate(held)
+                    kept = {str(key): value for key, value in pairs}
+                    kept.pop(index, None)
+                    self.state.variables[name] = kept
         return True
 
     def _redirected(self, node: Node) -> bool | None:
         """Follow a statement that reads or writes files."""
         body = node.child_by_field_name("body")
-        text, target, chain = self.stdin, None, list[Node]()
+        text, target, chain, behind = self.stdin, None, list[Node](), list[Node]()
         for child in node.children:
             if child.type == "herestring_redirect":
                 text = self.one(self.text(child).removeprefix("<<<").strip()) + "\n"
@@ -630,8 +639,10 @@ class _Shell(Words):
                 chain += child.children
             elif child.type == "file_redirect":
                 target = self._target(child) or target
+                place, *more = child.children_by_field_name("destination")
+                behind += more
                 if any(part.type in ("<", "<&") for part in child.children):
-                    text = None
+                    text = self._input(self.text(place))
         targets = (self._target(child) for child in chain if child.type == "file_redirect")
         target = next(filter(None, targets), target)
         piped = [
@@ -643,9 +654,12 @@ class _Shell(Words):
         ]
         rest = [*dropwhile(lambda part: part.type not in ("&&", "||"), chain)]
         words = [
-            part
-            for part in takewhile(lambda part: part.type not in ("&&", "||"), chain)
-            if part.type in _WORDS
+            *behind,  # The grammar takes the words behind a redirection as its own.
+            *(
+                part
+                for part in takewhile(lambda part: part.type not in ("&&", "||"), chain)
+                if part.type in _WORDS
+            ),
         ]
 
         def first() -> bool | None:
@@ -675,6 +689,12 @@ class _Shell(Words):
             return self._both(whole, rest[0].type, lambda: self.statement(rest[1]))
         return whole()
 
+    def _input(self, raw: str) -> str | None:
+        """What a command reads from a place; None if only the run knows it."""
+        inner = re.fullmatch(r"<\((.*)\)", raw, re.DOTALL)
+        text = self.output(inner[1]) if inner else ""
+        return f"{text}\n" if inner and self.said(text) == text else None
+
     def _target(self, node: Node) -> tuple[str, str] | None:
         """The sign and the file of a redirection of what is printed."""
         if not node.children or node.children[0].type == "file_descriptor":
@@ -683,7 +703,8 @@ class _Shell(Words):
         place = node.child_by_field_name("destination")
         if sign not in (">", ">>", ">|", "&>", "&>>") or place is None:
             return None
-        return (">>" if sign.endswith(">>") else ">"), self.one(self.text(place))
+        name = os.path.normpath(self.one(self.text(place)))
+        return (">>" if sign.endswith(">>") else ">"), name
 
     def _heredoc(self, node: Node) -> str:
         """The text of a heredoc."""
@@ -763,10 +784,12 @@ class _Shell(Words):
     def note(self, words: Sequence[str], node: Node, broken: bool = False) -> None:
         """Note a command; one that a loop repeats may be each of its rounds."""
         lists = self.lists(words)
+        sure = not self.unsure and len(lists) == 1
         key = (*self.stack, self.state.path, node.start_byte, node.end_byte)
         if key in self.commands:
-            known = self.commands[key].lists
+            command, known = self.commands[key], self.commands[key].lists
             known += [each for each in lists if each not in known][: _MOST_NESTED - len(known)]
+            command.sure &= sure and len(known) < _MOST_NESTED
             return
         if len(self.commands) >= _MOST_COMMANDS:
             raise InputError(f"it runs more than {_MOST_COMMANDS} commands")
@@ -774,7 +797,22 @@ class _Shell(Words):
         folders += [self.state.path.parent] if self.state.path else []
         texts = [self.said(word) for word in words]
         place = self.state.path, self.row, self.caller
-        self.commands[key] = Command(texts, lists, *place, folders, broken)
+        self.commands[key] = Command(texts, lists, *place, folders, broken, sure, self._more(words))
+
+    def _more(self, words: Sequence[str]) -> list[str]:
+        """The words that only the run knows and that are no value of an option before them."""
+        pairs = zip(["", *words], words, strict=False)
+        free = [word for last, word in pairs if "=" in last or not last.startswith("--")]
+        return [self.said(word) for word in free if self._is_open(word)]
+
+    def _is_open(self, word: str) -> bool:
+        """Whether a word may be any words."""
+        behind = self.behind(word)
+        if behind is None or behind.unset:
+            return False
+        return not behind.among or any(
+            self._is_open(word) for way in behind.among for each in way for word in each.split()
+        )
 
     def _runs_text(self, words: list[str], node: Node) -> bool:
         """Follow the script or the commands that a program runs; False if it runs none."""
@@ -844,7 +882,7 @@ class _Shell(Words):
 
     def _runs_file(self, name: str, arguments: list[str], line: int) -> bool:
         """Follow a script that a command runs; False if there is no such script."""
-        text = self.files.get(name)
+        text = self.files.get(os.path.normpath(name))
         place = self._script(name) if text is None else None
         if text is None and (place is None or place in self.running):
             return False
@@ -887,7 +925,7 @@ class _Shell(Words):
         """Follow a script in this shell."""
         if len(words) < 2:
             return True
-        text = self.files.get(words[1])
+        text = self.files.get(os.path.normpath(words[1]))
         place = self._script(words[1]) if words[1].endswith(SCRIPTS) else None
         if text is None:
             if place is None:
@@ -922,6 +960,20 @@ class _Shell(Words):
         """Follow the program behind a word that changes nothing else."""
         rest = [*dropwhile(lambda word: word[:1] == "-", words[1:])]
         return self.run(rest, node) if rest else None
+
+    def _xargs(self, words: list[str], node: Node) -> bool | None:
+        """Follow a program behind the words that it reads."""
+        rest = [*dropwhile(lambda word: word in ("-r", "-t", "--no-run-if-empty"), words[1:])]
+        if rest and self.stdin is not None and rest[0][:1] != "-":
+            try:
+                return self.run([*rest, *shlex.split(self.stdin)], node)
+            except ValueError:
+                pass
+        mark = next((word for word in words if "{}" in word), "")
+        read = self.unknown("${}")
+        filled = [word.replace("{}", read) for word in words if not word.startswith("-I")]
+        self.note(filled if mark else [*words, self.unknown("$(xargs)", output=True)], node)
+        return None
 
     def _flow(self, words: list[str], node: Node) -> bool | None:
         self.state.flow = words[0]
@@ -992,7 +1044,7 @@ class _Shell(Words):
             if self.stdin is not None:
                 self.assign(name, self.stdin.splitlines())
             else:
-                self.assign(name, [self.unknown(f"${{{name}[@]}}")])
+                self.assign(name, [self.unknown(f"${{{name}[@]}}", MANY)])
         return True
 
     def _let(self, words: list[str], node: Node) -> bool | None:
@@ -1017,7 +1069,7 @@ class _Shell(Words):
     def _tee(self, words: list[str], node: Node) -> bool | None:
         self.write(_OUTPUT if self.stdin is None else self.stdin)
         for name in words[1:]:
-            self.files[name] = self.stdin
+            self.files[os.path.normpath(name)] = self.stdin
         return True
 
 
@@ -1139,7 +1191,7 @@ def _listed(shell: _Shell, words: list[str]) -> str | None:
     """What ``cat`` prints: what it reads, or a file that the script wrote."""
     if not words or words == ["-"]:
         return shell.stdin
-    texts = [shell.files.get(word) for word in words]
+    texts = [shell.files.get(os.path.normpath(word)) for word in words]
     return None if None in texts else "".join(text or "" for text in texts)
 
 
@@ -1208,6 +1260,7 @@ _BUILTINS: Mapping[str, Callable[[_Shell, list[str], Node], bool | None]] = {
     "let": _Shell._let,
     **dict.fromkeys(("[", "test"), _Shell._bracket),
     "printf": _Shell._printf,
+    "xargs": _Shell._xargs,
     "tee": _Shell._tee,
     "getopts": lambda shell, words, node: False,
 }
@@ -1234,6 +1287,8 @@ _STATEMENTS: Mapping[str, Callable[[_Shell, Node], bool | None]] = {
     "redirected_statement": _Shell._redirected,
     "command": _Shell.command,
 }
+
+_CLAUSES = ("elif_clause", "else_clause")
 
 _WORDS = (
     *("word", "string", "raw_string", "concatenation", "simple_expansion", "expansion", "number"),

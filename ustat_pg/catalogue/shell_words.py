@@ -26,7 +26,7 @@ Piece = tuple[str, int] | None
 QUOTED, BARE, SPLIT = range(3)
 """The kinds of a piece: quoted; written without quotes; an expansion without quotes, which is split."""
 
-_ONE, _SPLIT, _MANY = "\ufdd0\ufdd2\ufdd3"
+_ONE, _SPLIT, MANY = "\ufdd0\ufdd2\ufdd3"
 """The first characters of marks: as part of one word; split into words; several whole words."""
 _MARK = re.compile("([\ufdd0\ufdd2\ufdd3])(\\d+)\ufdd1")
 
@@ -146,7 +146,7 @@ class Words:
             return [self.said(word)]
         if match and int(match[2]) in chosen and match[1] != _ONE:
             way = chosen[int(match[2])]
-            parts = [*way] if match[1] == _MANY else " ".join(way).split()
+            parts = [*way] if match[1] == MANY else " ".join(way).split()
             return [each for part in parts for each in self._as(part, chosen, depth + 1)]
 
         def inner(match: re.Match[str]) -> str:
@@ -292,6 +292,8 @@ class Words:
         number = self.number(index or "0")
         if number is None:
             return [self.unknown(f"${{{name}[{index}]}}")]
+        if number >= len(held) > 0 and held[-1][0:1] == MANY:
+            return [self.unknown(f"${{{name}[{index}]}}")]
         return [held[number]] if -len(held) <= number < len(held) else None
 
     def assign(self, name: str, value: Value, index: str | None = None, more: bool = False) -> None:
@@ -305,7 +307,7 @@ class Words:
                 entries = [held] if isinstance(held, str) else list(held or [])
                 number = self.number(index)
                 if number is None or not -len(entries) <= number <= len(entries) + 99:
-                    value = [*entries, self.unknown(f"${{{name}[@]}}", _MANY)]
+                    value = [*entries, self.unknown(f"${{{name}[@]}}", MANY)]
                 else:
                     entries += [""] * (number + 1 - len(entries))
                     entries[number] = entries[number] * more + value
@@ -316,7 +318,8 @@ class Words:
             elif isinstance(held, str) and isinstance(value, str):
                 value = held + value
             else:
-                before = [held] if isinstance(held, str) else [*held]
+                held = [*held.values()] if isinstance(held, dict) else held
+                before = [held] if isinstance(held, str) else held
                 value = [*before, *([value] if isinstance(value, str) else value)]
         if sum(map(len, [value] if isinstance(value, str) else value)) > MOST_TEXT:
             raise InputError(f"{name} has more than {MOST_TEXT} characters")
@@ -397,8 +400,8 @@ class Words:
             pieces = self.pieces(rest, '"' if within else "")
             if held and self.behind(held[0]) and len(held) == 1 and sign[0] == ":":
                 way = tuple(self._fields(pieces))
-                return [(self.unknown(raw, _MANY, among=(way, ())), QUOTED)]
-            return pieces
+                return [(self.unknown(raw, MANY, among=(way, ())), QUOTED)]
+            return _unquoted(pieces)
         if not lacks and held is not None:
             return self._several(held, index or name, within) if many else [(held[0], SPLIT)]
         if sign[-1] == "?":
@@ -406,8 +409,7 @@ class Words:
         pieces = self.pieces(rest, '"' if within else "")
         if sign[-1] == "=" and _WHOLE.fullmatch(name):
             self.assign(name, " ".join(_joined(pieces)))
-        # Words of a default are split where nothing quotes them.
-        return [piece and (piece[0], SPLIT if piece[1] == BARE else piece[1]) for piece in pieces]
+        return _unquoted(pieces)
 
     def _is_unset(self, held: Sequence[str]) -> bool:
         """Whether values are one argument or variable that nothing in the script sets."""
@@ -515,8 +517,10 @@ class Words:
             text = _LETTERS.sub(lambda match: f"({(self.value(match[0]) or ['?'])[0]})", text)
             if len(text) > _MOST_MATCHED:
                 return None
+        text = re.sub(r"\b(\d+)#0*(\w+)\b", r"int('\2', \1)", text)
         text = text.replace("&&", " and ").replace("||", " or ")
         text = re.sub(r"!(?!=)", " not ", text).strip()
+        text = re.sub(r"([^?:]+)\?([^?:]+):([^?:]+)", r"(\2) if (\1) else (\3)", text)
         try:
             return _computed(ast.parse(text, mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
@@ -652,7 +656,7 @@ def among(words: Words, name: str, values: Sequence[Value | None]) -> Value:
         lists = [[value] if isinstance(value, str) else [*(value or ())] for value in values]
         shared = _shared(lists)
         ways = tuple(dict.fromkeys(tuple(each[shared:]) for each in lists))
-        return [*lists[0][:shared], words.unknown(text, _MANY, among=ways)]
+        return [*lists[0][:shared], words.unknown(text, MANY, among=ways)]
     texts = [value if isinstance(value, str) else "" for value in values]
     letters = zip(*texts, strict=False)
     start = "".join(signs[0] for signs in takewhile(lambda each: len({*each}) == 1, letters))
@@ -664,6 +668,11 @@ def among(words: Words, name: str, values: Sequence[Value | None]) -> Value:
         start, ends = f"{start} ", [end.lstrip() for end in ends]
     ways = tuple(dict.fromkeys((end,) for end in ends))
     return start + words.unknown(text, among=ways)
+
+
+def _unquoted(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of a default, which is split where nothing quotes it."""
+    return [piece and (piece[0], SPLIT if piece[1] == BARE else piece[1]) for piece in pieces]
 
 
 def _shared(lists: Sequence[Sequence[str]]) -> int:
@@ -773,6 +782,8 @@ def _step(text: str, place: int) -> int:
         return _end(text, place + 2, ")" if text[place + 1] == "(" else "}") + 1
     if text.startswith("$'", place):
         return _end(text, place + 2, "$'") + 1
+    if text.startswith('$"', place):
+        return _end(text, place + 2, '"') + 1
     return place + 1
 
 
@@ -895,10 +906,14 @@ def _computed(node: ast.expr) -> int:
             return int(all(map(_computed, values)))
         case ast.BoolOp(ast.Or(), values):
             return int(any(map(_computed, values)))
+        case ast.IfExp(test, one, other):
+            return _computed(one if _computed(test) else other)
         case ast.Compare(left, [sign], [right]):
             return int(_SIGNS[type(sign)](_computed(left), _computed(right)))
         case ast.Constant(value) if type(value) is int:
             return _small(value)
+        case ast.Call(ast.Name("int"), [ast.Constant(digits), ast.Constant(base)]):
+            return _small(int(str(digits), int(str(base))))
     raise ValueError
 
 
@@ -927,6 +942,7 @@ _SIGNS: dict[type, Callable[[int, int], int]] = {
     ast.FloorDiv: _quotient,
     ast.Mod: lambda one, other: one - other * _quotient(one, other),
     ast.Pow: _power,
+    ast.LShift: lambda one, other: one * _power(2, other),
     ast.Lt: int.__lt__,
     ast.LtE: int.__le__,
     ast.Gt: int.__gt__,

@@ -33,6 +33,7 @@ class Source:
         line: the line of a command in its script.
         place: the place of a command, with its program.
         broken: whether a command could not be parsed wholly.
+        more: words of a command that may give more options.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Source:
     line: int = 0
     place: str = ""
     broken: bool = False
+    more: list[str] = field(default_factory=list)
 
     def then(self, other: Source) -> Source:
         """Both sources together; the options of the other have priority."""
@@ -61,6 +63,7 @@ class Source:
             self.line or other.line,
             self.place or other.place,
             self.broken or other.broken,
+            [*self.more, *other.more],
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:
@@ -117,6 +120,8 @@ def options_of(words: Iterable[str], switches: Callable[[str], bool] | None = No
             text = rest.pop(0)
             while "list" in known.get(plain(name), ()) and rest and _NUMBER.fullmatch(rest[0]):
                 text += f" {rest.pop(0)}"
+        elif name[:1] != "-":
+            text = _QUOTED.sub(r"\2", text) if _QUOTED.fullmatch(text) else text
         named.append((name, text))
     return named
 
@@ -150,6 +155,9 @@ YAML = (".yaml", ".yml")
 
 ABOVE = 5
 """The number of folders above a file in which the files that it names are searched."""
+
+_QUOTED = re.compile(r"(['\"])([^'\"]*)\1")
+"""A value as Hydra quotes it."""
 
 CLAUSE = re.compile(r"(==|>=|<=|~=|!=|<|>)\s*(v?\d[\w.*+]*)")
 _METADATA = re.compile(r"(?m)^# /// script$\s(?:^#(?: .*)?$\s)+^# ///$")

@@ -303,7 +303,9 @@ def _meaning(
 
 
 def _said(framework: Framework, source: Source, typed: Iterable[str]) -> Iterator[str]:
-    """Sentences on the options that are defaults of a script's own options."""
+    """Sentences on what only the run knows: defaults of a script's own options, and words of a command."""
+    if source.more:
+        yield f"Only the run itself knows which options {' and '.join(source.more)} may add."
     for written, own in source.defaults.items():
         for name in matched(framework, [(written, "")])[0]:
             if own and name not in typed:

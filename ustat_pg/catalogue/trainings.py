@@ -37,8 +37,15 @@ class _Outcome:
         return not isinstance(self.found, Unclear | Untrained)
 
     @property
+    def lost(self) -> bool:
+        """Whether it begins with an option, as behind a comment that ends a command too early."""
+        return self.source.program.startswith("-")
+
+    @property
     def beside(self) -> bool:
-        """Whether its program's name says that it does something else."""
+        """Whether its program's name says that it does something else, or is an option."""
+        if self.lost:
+            return True
         words = {*re.split(r"[\W_]+", self.source.program.lower().removesuffix(".py"))}
         return bool(words & _OTHERS) and not any(word.startswith("train") for word in words)
 
@@ -64,11 +71,14 @@ def trainings(sources: Sequence[Source], read: Callable[[Source], Meaning]) -> t
         if each.source.broken:
             raise InputError(f"{each.source.place}: this command cannot be parsed")
     also = tuple(_also([each for each in outcomes if each not in able]))
-    return tuple(
-        replace(each.found, also=also, place=each.source.place)
-        for each in able
-        if isinstance(each.found, Meaning)
-    )
+    found = list[Meaning]()
+    for each in able:
+        assert isinstance(each.found, Meaning)
+        meaning = replace(each.found, also=also, place=each.source.place)
+        # The rounds of a loop may differ in what is not read.
+        if not any(one.place == meaning.place and one.same(meaning) for one in found):
+            found.append(meaning)
+    return tuple(found)
 
 
 def the_only(meanings: Sequence[Meaning]) -> Meaning:
@@ -80,7 +90,11 @@ def the_only(meanings: Sequence[Meaning]) -> Meaning:
     first, *others = meanings
     if all(first.same(other) for other in others):
         return first
-    places = " and ".join(each.place for each in meanings)
+    places = " and ".join(dict.fromkeys(each.place for each in meanings))
+    if " and " not in places:
+        raise InputError(
+            f"{first.place} is run {len(meanings)} times with other options: write the options of one run"
+        )
     raise InputError(
         f"it has {len(meanings)} trainings with other options: {places}: write the file with one of the "
         "lines, as run.sh:3"
@@ -110,7 +124,12 @@ def _also(others: Sequence[_Outcome]) -> list[str]:
     """Sentences on the commands of a script that are not among its trainings."""
     said, names, unclear = list[str](), list[str](), list[str]()
     for each in others:
-        if isinstance(each.found, Untrained):
+        if each.lost:
+            said.append(
+                f"Line {each.source.line} begins with `{each.source.program}`: the shell gives the options "
+                "there to no program."
+            )
+        elif isinstance(each.found, Untrained):
             said.append(f"The script also runs {each.found.said}.")
         elif (
             each.trains
