@@ -317,3 +317,25 @@ CELLS = [
 def test_a_notebook_is_its_cells_of_python(written):
     cells = [{"cell_type": "code", "source": text} for text in CELLS]
     assert resolve([written("run.ipynb", json.dumps({"cells": cells}))]).group_size == 6
+
+
+@pytest.mark.parametrize(
+    ("lines", "framework"),
+    [
+        ("from trl import GRPOConfig\nc = GRPOConfig(", "trl"),
+        ("import trl\nc = trl.GRPOConfig(", "trl"),
+        (
+            "from open_r1.configs import GRPOConfig\nfrom trl import GRPOTrainer\nc = GRPOConfig(",
+            "trl",
+        ),
+        ("from tunix.rl.agentic.learner import GRPOConfig\nc = GRPOConfig(", "tunix"),
+        ("from tunix.rl.agentic import learner as own\nc = own.GRPOConfig(", "tunix"),
+        ("from mylib import GRPOConfig\nc = GRPOConfig(", None),
+    ],
+)
+def test_a_class_is_that_of_the_package_which_it_comes_from(written, lines, framework):
+    path = written("train.py", f"{lines}num_generations=4, beta=0.02)\n")
+    if framework is None:
+        refuses("framework of these options is not clear", resolve, [path])
+    else:
+        assert resolve([path]).framework.name == framework

@@ -66,13 +66,20 @@ def _of_code(text: str, path: Path, whole: str | None = None) -> list[Source]:
         if isinstance(error, InputError):
             raise InputError(f"{path}: {error}") from None
         raise InputError(f"{path}: not Python: {error}") from None
+    modules = {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    roots = {name.partition(".")[0] for name in imports.splitlines()}
     found: dict[str, Source] = {}
     for call in sorted(flow.configs, key=lambda call: (call.lineno, call.col_offset)):
         record = reduce(same_record, map(flow.record, flow.configs[call]))
         source = Source(
             str(path),
             text=text if whole is None else whole,
-            runs=f"{imports}\n{record.called}",
+            runs=f"{imports}\n{_whole(record.called, call, modules, roots)}",
             program=record.called,
             line=call.lineno,
         )
@@ -106,6 +113,22 @@ def _may_be(framework: Framework, imports: str) -> bool:
     return not framework.in_code or any(
         re.search(rf"(?m)^{pattern}$", imports) for pattern in framework.commands
     )
+
+
+def _whole(called: str, call: ast.Call, modules: dict[str, str], roots: set[str]) -> str:
+    """The name of a class; with its module, if that is of a package whose frameworks have no such class, and
+    the code imports none that has.
+    """
+    packages = {
+        (each.package or each.name).partition("-")[0]
+        for each in catalogue().frameworks.values()
+        if called in each.classes and not each.in_code
+    }
+    inner: ast.expr = call.func
+    while isinstance(inner, ast.Attribute):
+        inner = inner.value
+    module = modules.get(inner.id, "") if isinstance(inner, ast.Name) else ""
+    return f"{module}.{called}" if module and packages and not roots & packages else called
 
 
 def _trained(frameworks: list[Framework], name: str, call: Call) -> dict[str, Value] | None:
