@@ -91,8 +91,9 @@ def sections(app: Sphinx, page: str) -> tuple[str, dict[str, Tag]]:
         link.decompose()
     for part in article.find_all(True):
         for name in ("id", "for", "aria-labelledby"):
-            if name in part.attrs:
-                part[name] = f"{page}-{part[name]}"
+            if name in part.attrs:  # Some are lists of words.
+                words = part.get_attribute_list(name)
+                part[name] = " ".join(f"{page}-{word}" for word in words)
         if str(part.get("href", "")).startswith("#"):
             part["href"] = f"{page}.html{part['href']}"
     found = {part.h2.get_text().strip(): part for part in article.find_all("section") if part.h2}
@@ -120,7 +121,7 @@ def slides(app: Sphinx, known: Course) -> Iterator[str]:
             shown: list[str] = []
             filled = 1.0
             for part in found[heading].find_all(True, recursive=False)[1:]:
-                for fold in part.find_all("details"):
+                for fold in part.select("details:not(.slider-table)"):
                     fold.decompose()
                 if part.name == "details":
                     continue
