@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..files.named import READERS
 from ..validation import Array, InputError, record
 from .record import TokenOutcomes
 
@@ -114,7 +114,7 @@ def episodes_of(problem: Episodes | HasEpisodes | str | Path | Mapping[str, Any]
     ustat_pg.validation.InputError: problem is a float: it must be an EpisodeProblem, or Episodes
     """
     if isinstance(problem, str | Path | Mapping):
-        problem = import_module("ustat_pg.problems").load_episodes(problem)
+        problem = READERS["episodes"](problem)
     listed: Any = getattr(problem, "episodes", problem)
     if not isinstance(listed, Episodes):
         raise InputError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import attrs
 import numpy as np
 
+from ..files.named import READERS
 from ..validation import (
     Array,
     InputError,
@@ -175,8 +175,7 @@ def moments_of(known: Known) -> Moments:
     array([0.8])
     """
     if isinstance(known, str | Path | Mapping):
-        # Files are read two layers above, which is loaded where one is given.
-        known = import_module("ustat_pg.problems").load_problem(known)
+        known = READERS["moments"](known)
     find: Any = getattr(known, "moments", None)
     moments: Any = find() if callable(find) and not isinstance(known, type) else known
     if not hasattr(moments, "matrices"):
