@@ -64,7 +64,8 @@ class RewardDifference(Shown):
     """The difference of two logs' mean rewards, its interval, and the gap that the logs could have shown.
 
     Attributes:
-        first, second: the logs, with the prompts that are compared.
+        first: the first log, with the prompts that are compared.
+        second: the other log, likewise.
         paired: whether both logs have the same prompts, so that differences are taken prompt by prompt.
         shared: number of prompts that are in both logs.
         left_out: number of prompts of each log that the other lacks, if it is paired.
@@ -213,7 +214,8 @@ def reward_difference(
     (1998). The gap g solves P(T > t) = 80% for Student's noncentral T with parameter g/se.
 
     Arguments:
-        first, second: rewards of each prompt by name, (N,), in groups of any sizes N >= 1.
+        first: rewards of each prompt by name, (N,), in groups of any sizes N >= 1.
+        second: those of the other run, likewise.
         names: of the runs (default: first and second).
 
     >>> runs = [{f"{x}": [x % 3 == 0, x % 4 < how] for x in range(48)} for how in (3, 2)]
