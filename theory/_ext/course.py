@@ -87,7 +87,7 @@ def sections(app: Sphinx, page: str) -> tuple[str, dict[str, Tag]]:
     """The title of a page, and its sections by their headings, whose anchors are no other page's."""
     soup = BeautifulSoup((Path(app.outdir) / f"{page}.html").read_text("utf-8"), "html.parser")
     article = soup.find("article")
-    for link in article.select("a.headerlink, .notebook-link, script"):
+    for link in article.select("a.headerlink, .notebook-link, script:not(.slider + script)"):
         link.decompose()
     for part in article.find_all(True):
         for name in ("id", "for", "aria-labelledby"):
