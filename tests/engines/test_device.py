@@ -14,7 +14,7 @@ from simulations.engines.runs.trajectory import Trajectory
 from tests.support import laws
 from tests.support.problems import smooth
 from tests.support.refusals import refuses
-from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.engines import Estimator, GradientCell, SquaredError, device
 from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.problems import random_problem
 
@@ -65,8 +65,7 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         pytest.skip("no NVVM library here")
     fake = SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
-    for engine in (cuda, trajectory_cuda):
-        monkeypatch.setattr(engine, "upload", lambda value: value)
+    monkeypatch.setattr(device, "upload", lambda value: value)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     shape, asked, there = cuda._prepared.__wrapped__(cell, tuple(laws.quantities_for(3)))
     path = Trajectory(smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("oracle"), 3, "epochs")

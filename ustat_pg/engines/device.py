@@ -7,7 +7,7 @@ their own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
 from __future__ import annotations
 
 from threading import Barrier, Lock, current_thread, local
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import config, cuda
@@ -138,6 +138,32 @@ def stream() -> Any:
     if not hasattr(_OWN, "stream"):
         _OWN.stream = cuda.stream()
     return _OWN.stream
+
+
+class Launch(NamedTuple):
+    """A kernel with its arguments, and the threads that run it.
+
+    Arguments:
+        kernel: a compiled kernel.
+        blocks, threads: thread blocks, and the threads of each.
+        shared: the bytes of a thread block's shared memory.
+        arguments: numbers, and arrays on the device.
+    """
+
+    kernel: Any
+    blocks: int
+    threads: int
+    shared: int
+    arguments: tuple[Any, ...]
+
+    def run(self) -> None:
+        """Start the kernel on the thread's own stream."""
+        self.kernel[self.blocks, self.threads, stream(), self.shared](*self.arguments)
+
+
+def empty(shape: Any, kind: Any = np.float64) -> Any:
+    """Uninitialised device memory."""
+    return cuda.device_array(shape, kind)
 
 
 def upload(value: Any) -> Any:

@@ -7,21 +7,22 @@ with probability 1e-15 or so, and its run takes another path from there on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
 import numpy as np
-from numba import cuda
 
+from ustat_pg.engines import device
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import (
     MOST_THREADS,
     SHARED_BYTES,
+    Launch,
     free_bytes,
     power_of_2,
     require_device,
     stream,
-    upload,
 )
 from ustat_pg.execution.memory import in_slices
 from ustat_pg.sampling import rng
@@ -43,29 +44,43 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots, one thread of the device to a run."""
     require_device()
     begin = starts(trajectory, block)
-    shape, there = _tables(trajectory)
-    key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
+    shape, _ = _tables(trajectory)
     out = np.empty((block.count, shape.kept, shape.d))
-    if block.count * shape.steps >= BUILT_IN:
-        kernel = scalar.built_in(shape)
-    else:
-        sizes = shape.arms, shape.d, shape.group, shape.contexts, max(shape.rank, 1)
-        kernel = scalar.roomy(*map(power_of_2, sizes))
-    queue, shared = stream(), 8 * there.table.size if shape.staged else 0
 
     def runs(rows: slice) -> None:
-        count = rows.stop - rows.start
-        first = cuda.to_device(np.ascontiguousarray(begin[rows].T), stream=queue)
-        kept = cuda.device_array((shape.kept, shape.d, count))
-        launch = ceil(count / THREADS), THREADS, queue, shared
-        kernel[launch](shape, block.first + rows.start, count, key, there, first, kept)
-        theta = kept.copy_to_host(stream=queue)
-        queue.synchronize()
+        part = replace(block, first=block.first + rows.start, count=rows.stop - rows.start)
+        launch = launch_of(trajectory, part, begin[rows], block.count)
+        launch.run()
+        theta = launch.arguments[-1].copy_to_host(stream=stream())
+        stream().synchronize()
         out[rows] = np.moveaxis(theta, -1, 0)
 
     for _ in in_slices(block.count, _most(shape), "replications", runs):
         pass
     return out
+
+
+def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: int) -> Launch:
+    """The launch of a block; the last argument receives θ at the snapshots, (S, d, n).
+
+    Arguments:
+        trajectory: the run.
+        block: replications.
+        begin: θ₀ of each, (n, d).
+        count: the replications of the whole call, of which these are a part.
+    """
+    shape, there = _tables(trajectory)
+    key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
+    if count * shape.steps >= BUILT_IN:
+        kernel = scalar.built_in(shape)
+    else:
+        sizes = shape.arms, shape.d, shape.group, shape.contexts, max(shape.rank, 1)
+        kernel = scalar.roomy(*map(power_of_2, sizes))
+    first = device.upload(np.ascontiguousarray(begin.T))
+    kept = device.empty((shape.kept, shape.d, block.count))
+    shared = 8 * there.table.size if shape.staged else 0
+    given = shape, block.first, block.count, key, there, first, kept
+    return Launch(kernel, ceil(block.count / THREADS), THREADS, shared, given)
 
 
 def _most(shape: scalar.Shape) -> int:
@@ -99,15 +114,15 @@ def _tables(trajectory: Trajectory) -> tuple[scalar.Shape, scalar.There]:
         staged=int(8 * table.size <= SHARED_BYTES),
     )
     arrays = plan.contexts, plan.by_count.ravel(), plan.rates, plan.snapshots
-    contexts_, by_count, rates, snapshots = map(upload, arrays)
+    contexts_, by_count, rates, snapshots = map(device.upload, arrays)
     return shape, scalar.There(
-        table=upload(table),
+        table=device.upload(table),
         contexts=contexts_,
         constant=float(plan.constant),
         by_count=by_count,
         rates=rates,
         snapshots=snapshots,
-        centre=upload(plan.centre),
-        basis=upload(plan.basis.ravel()),
+        centre=device.upload(plan.centre),
+        basis=device.upload(plan.basis.ravel()),
         radius=float(plan.radius),
     )

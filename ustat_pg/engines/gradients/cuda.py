@@ -17,13 +17,12 @@ from threading import local
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from ...problems import SoftmaxBandit
 from ...sampling import rng
-from .. import kinds
+from .. import device, kinds
 from ..base import Array, MomentSums, Replications
-from ..device import SHARED_BYTES, power_of_2, require_device, stream, upload
+from ..device import SHARED_BYTES, Launch, power_of_2, require_device, stream
 from . import scalar as bodies
 from . import warps
 from .cell import BLOCK, GradientCell, GradientQuantity
@@ -65,20 +64,26 @@ def measure(
     """
     require_compiled("cuda", cell, quantities)
     require_device()
+    launch, shape = launch_of(cell, quantities, block)
+    launch.run()
+    sums = launch.arguments[-1].copy_to_host(stream=stream())
+    stream().synchronize()
+    return merged(sums.reshape(launch.blocks, -1), block.count, shape)
+
+
+def launch_of(
+    cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
+) -> tuple[Launch, Shape]:
+    """The launch of a block, and its shape; the last argument receives the sums of each thread block."""
     shape, asked, there = _prepared(cell, tuple(quantities))
     blocks = _blocks(shape, block.count)
     first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
     given = block.first, block.count, (first, second), there, _room(shape), out
-    queue = stream()
-    launch = blocks, shape.teams * shape.lanes, queue, shared_bytes(shape)
+    threads, shared = shape.teams * shape.lanes, shared_bytes(shape)
     if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
-        warps.built_in(shape, asked)[launch](*given)
-    else:
-        warps.kernel[launch](shape, _uploaded(asked), *given)
-    sums = out.copy_to_host(stream=queue)
-    queue.synchronize()
-    return merged(sums.reshape(blocks, -1), block.count, shape)
+        return Launch(warps.built_in(shape, asked), blocks, threads, shared, given), shape
+    return Launch(warps.kernel, blocks, threads, shared, (shape, _uploaded(asked), *given)), shape
 
 
 _OWN = local()
@@ -87,7 +92,7 @@ _OWN = local()
 def _sums(size: int) -> Any:
     """Device memory for the sums of a call, which each thread keeps."""
     if getattr(_OWN, "sums", np.empty(0)).size < size:
-        _OWN.sums = cuda.device_array(size)
+        _OWN.sums = device.empty(size)
     return _OWN.sums[:size]
 
 
@@ -102,7 +107,7 @@ def _room(shape: Shape) -> tuple[Any, Any]:
     )
     if getattr(_OWN, "sizes", None) != sizes:
         _OWN.sizes = sizes
-        _OWN.room = cuda.device_array(sizes[0]), cuda.device_array(sizes[1], np.uint32)
+        _OWN.room = device.empty(sizes[0]), device.empty(sizes[1], np.uint32)
     return _OWN.room
 
 
@@ -159,7 +164,7 @@ def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
     row[..., warps.NORM] = np.take_along_axis(tables.norms, arms, axis=1)
     searches = tables.contexts, tables.outcomes
     return {
-        name: upload(np.ravel(array).astype(kind))
+        name: device.upload(np.ravel(array).astype(kind))
         for name, array, kind in (
             ("context_ends", np.minimum(searches[0].ends, rng.MASK), np.uint32),
             ("context_guide", searches[0].guide, np.uint32),
@@ -200,12 +205,12 @@ def _prepared(
     every = (len(asked.along), *problem.arm.shape)
     there = There(
         **_tables(cell.problem),
-        along=upload(
+        along=device.upload(
             np.take_along_axis(asked.along, np.broadcast_to(problem.arm, every), 2).ravel()
         ),
-        baselines=upload(asked.baselines.ravel()),
-        by_count=upload(asked.by_count.ravel()),
-        added=upload(np.array(added)),
+        baselines=device.upload(asked.baselines.ravel()),
+        by_count=device.upload(asked.by_count.ravel()),
+        added=device.upload(np.array(added)),
     )
     lower = np.tril_indices(len(quantities))
     numbers = Asked(
@@ -221,7 +226,7 @@ def _prepared(
 
 @lru_cache(maxsize=64)
 def _uploaded(asked: Asked) -> Asked:
-    return Asked(*(upload(np.array(part, np.int32)) for part in asked))
+    return Asked(*(device.upload(np.array(part, np.int32)) for part in asked))
 
 
 def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantities) -> Shape:
