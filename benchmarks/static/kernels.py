@@ -1,0 +1,57 @@
+"""Kernels compiled as a launch would compile them, and their arguments packed as a launch would pack them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from numba import cuda
+from numba.cuda import dispatcher as dispatchers
+
+from benchmarks.static import memory
+from benchmarks.static.ptx import Execution, Program
+from ustat_pg.engines import device
+from ustat_pg.engines.device import Launch
+
+
+@contextmanager
+def no_card(capability: tuple[int, int]) -> Iterator[None]:
+    """Stand-ins for the doors to a device: its memory, and its compute capability."""
+    found = SimpleNamespace(compute_capability=capability)
+    with (
+        mock.patch.object(device, "upload", memory.upload),
+        mock.patch.object(device, "empty", memory.empty),
+        mock.patch.object(dispatchers, "get_current_device", return_value=found),
+    ):
+        yield
+
+
+def types_of(launch: Launch) -> tuple[Any, ...]:
+    """The arguments' types, as the dispatcher finds them."""
+    return tuple(map(launch.kernel.typeof_pyval, launch.arguments))
+
+
+def packed(launch: Launch, types: Sequence[Any]) -> list[Any]:
+    """The kernel's parameters, as the dispatcher packs them."""
+    kernel = object.__new__(dispatchers._Kernel)
+    kernel.extensions = []
+    parameters: list[Any] = []
+    for kind, value in zip(types, launch.arguments, strict=True):
+        kernel._prepare_args(kind, value, 0, [], parameters)
+    return parameters
+
+
+def compiled(launch: Launch, capability: tuple[int, int]) -> str:
+    """A launch's kernel in PTX."""
+    options = {name: launch.kernel.targetoptions[name] for name in ("fastmath", "opt")}
+    text, _ = cuda.compile_ptx(launch.kernel.py_func, types_of(launch), cc=capability, **options)
+    return str(text)
+
+
+def executed(launch: Launch, program: Program, **options: Any) -> Execution:
+    """A launch on the executor; what it writes is in its arguments."""
+    parameters = packed(launch, types_of(launch))
+    return Execution(program, parameters, launch.blocks, launch.threads, launch.shared, **options)
