@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from time import process_time
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,7 +15,9 @@ from numba import cuda
 from numba.cuda import dispatcher as dispatchers
 
 from benchmarks.static import memory
-from benchmarks.static.ptx import Execution, Program
+from benchmarks.static.program import Program
+from benchmarks.static.ptx import Execution
+from benchmarks.static.sass import Machine, assembled
 from ustat_pg.engines import device
 from ustat_pg.engines.device import Launch
 
@@ -44,11 +49,24 @@ def packed(launch: Launch, types: Sequence[Any]) -> list[Any]:
     return parameters
 
 
-def compiled(launch: Launch, capability: tuple[int, int]) -> str:
-    """A launch's kernel in PTX."""
-    options = {name: launch.kernel.targetoptions[name] for name in ("fastmath", "opt")}
-    text, _ = cuda.compile_ptx(launch.kernel.py_func, types_of(launch), cc=capability, **options)
-    return str(text)
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel of some types for a compute capability, and numba's processor seconds."""
+
+    program: Program
+    machine: Machine
+    seconds: float
+
+
+@lru_cache(maxsize=64)
+def compiled(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> Compiled:
+    """A kernel, compiled by numba and ptxas."""
+    options = {name: kernel.targetoptions[name] for name in ("fastmath", "opt")}
+    start = process_time()
+    text, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, **options)
+    seconds = process_time() - start
+    most = kernel.targetoptions.get("max_registers")
+    return Compiled(Program(text), assembled(text, capability, most), seconds)
 
 
 def executed(launch: Launch, program: Program, **options: Any) -> Execution:

@@ -6,12 +6,20 @@ cycle and multiprocessor, here instructions of a warp.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import hypot
 
 WARP = 32
+
 PARTITIONS = 4
 """Schedulers of a multiprocessor; each issues an instruction of a warp a cycle and has its own registers."""
+
+LATENCY = 3.8
+"""Cycles between instructions of a warp that is alone on its partition: 4.6 and 3.0 in the two kernels of
+runs by which the model is calibrated (``benchmarks/gpu.md``).
+"""
 
 
 @dataclass(frozen=True)
@@ -54,31 +62,38 @@ class Device:
         )
         return blocks, blocks * warps
 
-    def cycles(self, issued: Mapping[str, float], wavefronts: float) -> dict[str, float]:
-        """Cycles of a multiprocessor that instructions of warps take at least, by what bounds them.
+    def bounds(self, issued: Mapping[str, float], wavefronts: float) -> dict[str, float]:
+        """The least nanoseconds that all multiprocessors take together, by what bounds them.
 
         Arguments:
             issued: instructions of warps by class of :mod:`~benchmarks.static.sass`.
             wavefronts: of shared, global and local memory.
         """
-        return {
+        each = Counter({name: value * WARP for name, value in issued.items()})
+        cycles = {
             "issue": sum(issued.values()) / PARTITIONS,
-            "integer": issued.get("integer", 0) * WARP / 64,
-            "multiply": issued.get("multiply", 0) * WARP / 64,
-            "float64": issued.get("float64", 0) * WARP / self.float64,
-            "conversion": (issued.get("conversion", 0) + issued.get("special", 0)) * WARP / 16,
+            "integer": each["integer"] / 64,
+            "multiply": each["multiply"] / 64,
+            "float64": each["float64"] / self.float64,
+            "conversion": (each["conversion"] + each["special"]) / 16,
             # The data of shared memory, L1 and shuffles go one way, 128 bytes a cycle.
-            "memory": wavefronts + issued.get("warp", 0),
+            "memory": wavefronts + issued.get("warp", 0.0),
         }
+        return {name: value / (self.multiprocessors * self.clock) for name, value in cycles.items()}
 
-    def nanoseconds(self, cycles: float) -> float:
-        """The time of so many cycles of one multiprocessor, shared by all."""
-        return cycles / (self.multiprocessors * self.clock)
+    def expected(self, bounds: Mapping[str, float], warps: int) -> float:
+        """The time that a kernel will take: bounds that are close delay each other.
+
+        The root of the sum of squares of the bounds by issue, float64 and memory, and of the time that
+        so few warps leave between their instructions.
+        """
+        waiting = bounds["issue"] * PARTITIONS * LATENCY / warps
+        return hypot(bounds["issue"], bounds["float64"], bounds["memory"], waiting)
 
 
 DEVICES = {
     "8.0": Device("A100", (8, 0), 108, 1.41, 164 * 1024, 32),
-    "9.0": Device("H200", (9, 0), 132, 1.755, 228 * 1024, 64),
-    "10.0": Device("B200", (10, 0), 148, 1.665, 228 * 1024, 64),
+    "9.0": Device("H200", (9, 0), 132, 1.98, 228 * 1024, 64),
+    "10.0": Device("B200", (10, 0), 148, 1.965, 228 * 1024, 64),
 }
-"""A card of each compute capability; clocks are the published base of the H200 and boosts of the others."""
+"""A card of each compute capability, with the clock that it reaches."""

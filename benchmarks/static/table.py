@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +13,13 @@ from typing import Any
 import numpy as np
 from numba.cuda.cudadrv.error import NvvmSupportError
 from numba.cuda.cudadrv.nvvm import NVVM
+from tabulate import tabulate
 
 from benchmarks import mse_kernel, trajectories
 from benchmarks.measuring import clock, machine, show
 from benchmarks.static.kernels import compiled, executed, no_card, packed, types_of
 from benchmarks.static.model import DEVICES, Device
-from benchmarks.static.ptx import Program
-from benchmarks.static.sass import assembled, issued, missing, tool, version, weights
+from benchmarks.static.sass import issued, missing, tool, version, weights
 from simulations.engines.runs import cuda as runs
 from simulations.engines.runs.trajectory import starts
 from ustat_pg.engines import Distance, Estimator, GradientCell, Projection, SquaredError
@@ -29,7 +28,17 @@ from ustat_pg.engines.device import Launch, power_of_2
 from ustat_pg.engines.gradients import cuda as gradients
 from ustat_pg.problems import random_problem
 
-RECORD = Path(__file__).parents[1] / "data" / "static.json"
+HERE = Path(__file__).parents[1]
+
+RECORD, BEFORE, PAGE = (
+    HERE / "data/static.json",
+    HERE / "data/static_20a08e27.json",
+    HERE / "gpu.md",
+)
+"""The costs of today, those of commit 20a08e27, and the page that has both."""
+
+Costs = dict[str, dict[str, "Cost"]]
+"""By device and kernel."""
 
 STEPS = 100
 """Steps of a run: enough that its beginning does not count."""
@@ -136,6 +145,7 @@ class Cost:
         numba, ptxas: processor seconds that compiling takes.
         host: milliseconds of a call, but for the launch.
         bound, ns: what bounds the time an output or step most, and that time.
+        expected: the time that the model expects.
     """
 
     registers: int
@@ -153,6 +163,7 @@ class Cost:
     host: float
     bound: str
     ns: float
+    expected: float
 
 
 def host(case: Case) -> float:
@@ -170,26 +181,22 @@ def cost(case: Case, device: Device) -> Cost:
     """The cost of a kernel."""
     with no_card(device.capability):
         launch = case.launch()
-        start = time.process_time()
-        text = compiled(launch, device.capability)
-        seconds = time.process_time() - start
-        code = assembled(text, device.capability, launch.kernel.targetoptions.get("max_registers"))
-        program = Program(text)
+        made = compiled(launch.kernel, types_of(launch), device.capability)
+        code = made.machine
         which = np.linspace(0, launch.blocks - 1, case.sampled + 1).astype(int)[:-1]
-        done = executed(launch, program, which=which)
+        done = executed(launch, made.program, which=which)
         prepared = host(case)
     units = case.units * len(which) / launch.blocks / 32
-    opcodes = {line.number: line.opcode for block in program.blocks for line in block.lines}
     by_class: Counter[str] = Counter()
     if code.blocks:
-        by_class = issued(code, weights(code, done.counts, opcodes))
+        by_class = issued(code, weights(code, done.counts, made.program.opcodes))
     each = {name: value / units for name, value in sorted(by_class.items())}
-    memory = [access for access in done.accesses.values() if access.space == "shared"]
+    near = [access for access in done.accesses.values() if access.space == "shared"]
     wavefronts = sum(access.wavefronts for access in done.accesses.values()) / units
     shared = code.shared + launch.shared
     blocks, warps = device.occupancy(code.registers, shared, launch.threads)
-    cycles = device.cycles(each, wavefronts)
-    bound = max(cycles, key=lambda name: cycles[name])
+    bounds = device.bounds(each, wavefronts)
+    bound = max(bounds, key=lambda name: bounds[name])
     return Cost(
         registers=code.registers,
         stack=code.stack,
@@ -199,13 +206,14 @@ def cost(case: Case, device: Device) -> Cost:
         warps=warps,
         instructions=code.instructions,
         issued=each,
-        conflicts=sum(a.wavefronts for a in memory) / max(sum(a.warps for a in memory), 1),
+        conflicts=sum(a.wavefronts for a in near) / max(sum(a.warps for a in near), 1),
         wavefronts=wavefronts,
-        numba=seconds,
+        numba=made.seconds,
         ptxas=code.seconds,
         host=1e3 * prepared,
         bound=bound,
-        ns=device.nanoseconds(cycles[bound] / 32),
+        ns=bounds[bound] / 32,
+        expected=device.expected(bounds, warps) / 32,
     )
 
 
@@ -249,10 +257,20 @@ def issue_row(label: str, one: Cost) -> list[str]:
         f"{one.wavefronts:,.0f}",
         one.bound,
         f"{one.ns:.4f}",
+        f"{one.expected:.4f}",
     ]
 
 
-ISSUED = ["kernel", "all", *SHOWN, "passes an access", "passes", "bound", "ns at issue rate"]
+ISSUED = [
+    "kernel",
+    "all",
+    *SHOWN,
+    "passes an access",
+    "passes",
+    "bound",
+    "ns at its rate",
+    "ns expected",
+]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -260,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu --static")
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=["9.0"])
-    parser.add_argument("--record", action="store_true", help="write benchmarks/data/static.json")
+    parser.add_argument("--record", action="store_true", help="write the record and the page")
     options = parser.parse_args(arguments)
     try:
         lacking = [missing(name) for name in ("ptxas", "nvdisasm") if tool(name) is None]
@@ -285,9 +303,64 @@ def main(arguments: Sequence[str]) -> int:
         rows = [issue_row(label, one) for label, one in costs.items()]
         show("Instructions of a thread an output or step", [], rows, ISSUED)
     if options.record:
-        kept = {
-            name: {label: asdict(one) for label, one in costs.items()}
-            for name, costs in found.items()
-        }
-        RECORD.write_text(json.dumps(kept, indent=1) + "\n")
+        write(read(RECORD) | found)
     return 0
+
+
+def read(record: Path) -> Costs:
+    """The costs in a file."""
+    kept = json.loads(record.read_text(encoding="utf-8"))
+    return {
+        name: {label: Cost(**one) for label, one in costs.items()} for name, costs in kept.items()
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to four digits."""
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def write(costs: Costs) -> None:
+    """Keep costs in the record, and put them on the page."""
+    kept = {
+        name: {label: rounded(asdict(one)) for label, one in of.items()}
+        for name, of in costs.items()
+    }
+    RECORD.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    start, end = text.index(FIRST) + len(FIRST), text.index(LAST)
+    PAGE.write_text(f"{text[:start]}\n\n{compared()}\n\n{text[end:]}", encoding="utf-8")
+
+
+FIRST, LAST = "<!-- static -->", "<!-- end -->"
+
+COMPARED: dict[str, Callable[[Cost], str]] = {
+    "registers": lambda one: str(one.registers),
+    "stack, spills (B)": lambda one: f"{one.stack}, {one.spills}",
+    "warps an SM": lambda one: str(one.warps),
+    "instructions": lambda one: f"{one.instructions:,}",
+    "issued": lambda one: f"{sum(one.issued.values()):,.0f}",
+    "passes": lambda one: f"{one.wavefronts:,.0f}",
+    "ns at its rate": lambda one: f"{one.ns:.4f}",
+    "ns expected": lambda one: f"{one.expected:.4f}",
+    "compiling (s)": lambda one: f"{one.numba + one.ptxas:.1f}",
+    "host (ms)": lambda one: f"{one.host:.2f}",
+}
+"""Columns of the page."""
+
+
+def compared() -> str:
+    """The tables of the page: of each device what kernels cost before, and cost today."""
+    before, today = read(BEFORE), read(RECORD)
+    tables = []
+    for name, costs in today.items():
+        rows = []
+        for label, one in costs.items():
+            old = before.get(name, {}).get(label)
+            pairs = [(text(old) if old else "-", text(one)) for text in COMPARED.values()]
+            rows.append([label, *(b if a == b else f"{a} → {b}" for a, b in pairs)])
+        header = [f"{DEVICES[name].name} ({name})", *COMPARED]
+        tables.append(tabulate(rows, header, tablefmt="pipe", disable_numparse=True))
+    return "\n\n".join(tables)
