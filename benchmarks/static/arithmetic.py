@@ -64,8 +64,9 @@ def high_product(a: Array, b: Array) -> Array:
     if a.dtype.itemsize == 4:
         product = a.astype(wider(a.dtype)) * b
         return (product >> product.dtype.type(32)).astype(a.dtype)
-    if a.dtype.kind != "u":
-        raise Refused("mul.hi.s64")
+    if a.dtype.kind == "i":
+        high = high_product(a.view(LONG), b.view(LONG)).view(a.dtype)
+        return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     middle = (a & low) * (b & low) >> half
     one, other = (a >> half) * (b & low) + middle, (a & low) * (b >> half)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from time import process_time
 from types import SimpleNamespace
 from typing import Any
@@ -51,22 +51,36 @@ def packed(launch: Launch, types: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel of some types for a compute capability, and numba's processor seconds."""
+    """A kernel of some types for a compute capability.
 
-    program: Program
-    machine: Machine
+    Arguments:
+        text: its PTX.
+        seconds: numba's processor seconds.
+        most_registers: those that ptxas may use; all, if None.
+    """
+
+    text: str
     seconds: float
+    capability: tuple[int, int]
+    most_registers: int | None
+
+    @cached_property
+    def program(self) -> Program:
+        return Program(self.text)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return assembled(self.text, self.capability, self.most_registers)
 
 
 @lru_cache(maxsize=64)
 def compiled(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> Compiled:
-    """A kernel, compiled by numba and ptxas."""
+    """A kernel, compiled by numba."""
     options = {name: kernel.targetoptions[name] for name in ("fastmath", "opt")}
     start = process_time()
     text, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, **options)
     seconds = process_time() - start
-    most = kernel.targetoptions.get("max_registers")
-    return Compiled(Program(text), assembled(text, capability, most), seconds)
+    return Compiled(text, seconds, capability, kernel.targetoptions.get("max_registers"))
 
 
 def executed(launch: Launch, program: Program, **options: Any) -> Execution:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import timeit
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from numba.cuda.cudadrv.nvvm import NVVM
 from tabulate import tabulate
 
 from benchmarks import mse_kernel, trajectories
-from benchmarks.measuring import clock, machine, show
+from benchmarks.measuring import machine, show
 from benchmarks.static.kernels import compiled, executed, no_card, packed, types_of
 from benchmarks.static.model import DEVICES, Device
 from benchmarks.static.sass import issued, missing, tool, version, weights
@@ -167,14 +169,15 @@ class Cost:
 
 
 def host(case: Case) -> float:
-    """Seconds of a call's preparation, types, arguments and merged sums, when all is compiled."""
+    """Processor seconds of a call's preparation, types, arguments and merged sums, when all is compiled."""
 
     def call() -> None:
         launch = case.launch()
         packed(launch, types_of(launch))
         case.after(launch)
 
-    return min(clock(call, 2e-2) for _ in range(5))
+    call()
+    return min(timeit.repeat(call, number=20, repeat=3, timer=process_time)) / 20
 
 
 def cost(case: Case, device: Device) -> Cost:
