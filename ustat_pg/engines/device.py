@@ -6,6 +6,7 @@ their own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Barrier, Lock, current_thread, local
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ MOST_THREADS = 2**18
 SHARED_BYTES = 48 * 1024
 """The shared memory that every device gives a thread block."""
 
+WARP = 32
+"""The lanes of a warp. All of them meet at a time, so that no mask is computed."""
+
 _FIRST_CALL = Lock()
 """A lock: numba reports a driver as initialised too early, and a second thread would then fail."""
 
@@ -33,7 +37,7 @@ SIMULATED = bool(_SETTINGS.ENABLE_CUDASIM)
 
 if SIMULATED:
     # The simulator has no warps, so its threads synchronise in Python.
-    _MEETINGS: dict[tuple[int, int, int], Barrier] = {}
+    _MEETINGS: dict[tuple[int, int], Barrier] = {}
     _HELD: dict[tuple[int, int], Any] = {}
     _MADE = Lock()
     PATIENCE = 60.0
@@ -42,28 +46,36 @@ if SIMULATED:
         """A device function, which kernels call."""
         return function
 
-    def _meeting(lanes: int) -> tuple[int, int, Barrier]:
+    def _meeting() -> tuple[int, int, Barrier]:
         thread: Any = current_thread()
         block, number = id(thread._manager), thread.thread_id
-        where = block, number // lanes, lanes
         with _MADE:
-            return block, number, _MEETINGS.setdefault(where, Barrier(lanes))
+            where = block, number // WARP
+            return block, number, _MEETINGS.setdefault(where, Barrier(WARP))
 
-    def meet(lanes: int) -> None:
-        """Wait until all lanes of a team of this size arrive; their writes are then visible."""
-        _meeting(lanes)[2].wait(PATIENCE)
+    def meet() -> None:
+        """Wait until all lanes of the warp arrive; their writes are then visible."""
+        _meeting()[2].wait(PATIENCE)
 
-    def total(value: float, lanes: int) -> float:
-        """The sum of a number over the lanes of a team of this size; each lane gets the same sum."""
-        block, number, barrier = _meeting(lanes)
-        offset = lanes // 2
-        while offset > 0:
-            _HELD[block, number] = value
-            barrier.wait(PATIENCE)
-            other = _HELD[block, number ^ offset]
-            barrier.wait(PATIENCE)
-            value, offset = value + other, offset // 2
+    def _from(value: Any, other: Callable[[int], int]) -> Any:
+        """The value of another lane."""
+        block, number, barrier = _meeting()
+        _HELD[block, number] = value
+        barrier.wait(PATIENCE)
+        theirs = _HELD[block, other(number)]
+        barrier.wait(PATIENCE)
+        return theirs
+
+    def total(value: Any, lanes: int) -> Any:
+        """The sum of a number over the lanes of a team; each lane gets the same sum."""
+        while lanes > 1:
+            lanes //= 2
+            value = value + _from(value, lanes.__xor__)
         return value
+
+    def any_lane(value: bool) -> bool:
+        """Whether a lane of the warp says so."""
+        return bool(total(int(value), WARP))
 
     def add(array: Any, place: Any, value: Any) -> None:
         """Add to a place that other threads add to."""
@@ -74,25 +86,23 @@ else:
     device_function = cuda.jit(device=True)
 
     @device_function
-    def _mask(lanes):
-        if lanes == 32:
-            return 0xFFFFFFFF
-        return ((1 << lanes) - 1) << (cuda.laneid // lanes * lanes)
-
-    @device_function
-    def meet(lanes):
-        """Wait until all lanes of a team of this size arrive; their writes are then visible."""
-        if lanes > 1:
-            cuda.syncwarp(_mask(lanes))
+    def meet():
+        """Wait until all lanes of the warp arrive; their writes are then visible."""
+        cuda.syncwarp(0xFFFFFFFF)
 
     @device_function
     def total(value, lanes):
-        """The sum of a number over the lanes of a team of this size; each lane gets the same sum."""
-        offset = lanes // 2
+        """The sum of a number over the lanes of a team; each lane gets the same sum."""
+        offset = lanes >> 1
         while offset > 0:
-            value += cuda.shfl_xor_sync(_mask(lanes), value, offset)
-            offset //= 2
+            value += cuda.shfl_xor_sync(0xFFFFFFFF, value, offset)
+            offset >>= 1
         return value
+
+    @device_function
+    def any_lane(value):
+        """Whether a lane of the warp says so."""
+        return cuda.any_sync(0xFFFFFFFF, value)
 
     @device_function
     def add(array, place, value):
@@ -102,8 +112,8 @@ else:
 
 @device_function
 def index(i):
-    """An unsigned index. It cannot count from the end, so no check of its sign is needed."""
-    return np.uint64(i)
+    """An unsigned index of 32 bits. It cannot count from the end, so no check of its sign is needed."""
+    return np.uint32(i)
 
 
 def require_device() -> None:

@@ -22,12 +22,12 @@ from ...problems import SoftmaxBandit
 from ...sampling import rng
 from .. import device, kinds
 from ..base import Array, MomentSums, Replications
-from ..device import SHARED_BYTES, Launch, power_of_2, require_device, stream
+from ..device import SHARED_BYTES, WARP, Launch, power_of_2, require_device, stream
 from . import scalar as bodies
 from . import warps
 from .cell import BLOCK, GradientCell, GradientQuantity
 from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled
-from .warps import KEPT, Asked, Shape, There
+from .warps import KEPT, Asked, Places, Shape, There
 
 THREADS = 256
 """The largest number of threads in a thread block."""
@@ -75,15 +75,22 @@ def launch_of(
     cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
 ) -> tuple[Launch, Shape]:
     """The launch of a block, and its shape; the last argument receives the sums of each thread block."""
-    shape, asked, there = _prepared(cell, tuple(quantities))
+    shape, places, asked, there = _prepared(cell, tuple(quantities))
     blocks = _blocks(shape, block.count)
     first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
-    given = block.first, block.count, (first, second), there, _room(shape), out
+    drawn = np.int64(block.first), np.int64(block.count), (first, second)
+    given = *drawn, there, _room(shape), out
     threads, shared = shape.teams * shape.lanes, shared_bytes(shape)
     if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
-        return Launch(warps.built_in(shape, asked), blocks, threads, shared, given), shape
-    return Launch(warps.kernel, blocks, threads, shared, (shape, _uploaded(asked), *given)), shape
+        return Launch(warps.built_in(shape, places, asked), blocks, threads, shared, given), shape
+    return Launch(
+        warps.kernel,
+        blocks,
+        threads,
+        shared,
+        (_small(shape), _small(places), _uploaded(asked), *given),
+    ), shape
 
 
 _OWN = local()
@@ -149,9 +156,16 @@ def shared_bytes(shape: Shape) -> int:
     return 4 * (shape.first_integer + shape.teams * shape.integers)
 
 
+def _packed(parts: dict[str, Array], kind: Any) -> tuple[dict[str, int], Any]:
+    """Where each table begins in one array on the device, and the array."""
+    flat = [np.ravel(part).astype(kind) for part in parts.values()]
+    ends = np.cumsum([part.size for part in flat]).tolist()
+    return dict(zip(parts, [0, *ends[:-1]], strict=True)), device.upload(np.concatenate(flat))
+
+
 @lru_cache(maxsize=32)
-def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
-    """A problem's part of :class:`~ustat_pg.engines.gradients.warps.There`."""
+def _tables(problem: SoftmaxBandit) -> tuple[dict[str, int], Any, Any]:
+    """A problem's part of :class:`~ustat_pg.engines.gradients.warps.Places`, and its arrays."""
     tables = problem_tables(problem)
     counts, arms = problem.outcomes.counts, tables.arm
     span = np.zeros((problem.contexts, problem.arms, 2), np.int32)
@@ -160,39 +174,48 @@ def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
         # Outcomes are sorted by their arms.
         span[x, :, 0] = np.searchsorted(arms[x, :count], every)
         span[x, :, 1] = np.searchsorted(arms[x, :count], every, side="right")
-    row = tables.row.copy()
-    row[..., warps.NORM] = np.take_along_axis(tables.norms, arms, axis=1)
-    searches = tables.contexts, tables.outcomes
-    return {
-        name: device.upload(np.ravel(array).astype(kind))
-        for name, array, kind in (
-            ("context_ends", np.minimum(searches[0].ends, rng.MASK), np.uint32),
-            ("context_guide", searches[0].guide, np.uint32),
-            ("ends", np.minimum(searches[1].ends, rng.MASK), np.uint32),
-            ("guide", searches[1].guide, np.uint32),
-            ("last", np.append(*((s.ends > rng.MASK).argmax(axis=-1) for s in searches)), np.int32),
-            ("span", span, np.int32),
-            ("arm", arms, np.int32),
-            ("row", row, np.float64),
-            (
-                "prompt",
-                np.stack([tables.centre, tables.probs_sq, tables.features_sq], axis=-1),
-                np.float64,
-            ),
-            ("probs", tables.probs, np.float64),
-            ("features", tables.features, np.float64),
-            ("dense", tables.dense, np.float64),
-        )
-    }
+    row = np.empty((4, *arms.shape))
+    for column, of_cpu in (
+        (warps.REWARD, bodies.REWARD),
+        (warps.LINEAR, bodies.LINEAR),
+        (warps.PROB, bodies.PROB),
+    ):
+        row[column] = tables.row[..., of_cpu]
+    row[warps.NORM] = np.take_along_axis(tables.norms, arms, axis=1)
+    outcomes, contexts = tables.outcomes, tables.contexts
+    places, words = _packed(
+        {
+            "cells": outcomes.cells,
+            "guide": outcomes.guide,
+            "ends": np.minimum(outcomes.ends, rng.MASK),
+            "last": (outcomes.ends > rng.MASK).argmax(axis=-1),
+            "context_guide": contexts.guide,
+            "context_ends": np.minimum(contexts.ends, rng.MASK),
+            "context_last": (contexts.ends > rng.MASK).argmax(),
+            "span": span,
+            "arm": arms,
+        },
+        np.uint32,
+    )
+    others, reals = _packed(
+        {
+            "row": row,
+            "prompt": np.stack([tables.centre, tables.probs_sq, tables.features_sq], axis=-1),
+            "probs": tables.probs,
+            "features": tables.features,
+            "dense": tables.dense,
+        },
+        np.float64,
+    )
+    return places | others, words, reals
 
 
 @lru_cache(maxsize=64)
 def _prepared(
     cell: GradientCell, quantities: tuple[GradientQuantity, ...]
-) -> tuple[Shape, Asked, There]:
+) -> tuple[Shape, Places, Asked, There]:
     """The shape of a call, its quantities, and its tables on the device."""
     problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
-    shape = shape_of(cell, problem, asked)
     ends = {
         bodies.SQUARED_ERROR: lambda _: problem.target_sq,
         bodies.PROJECTION: lambda number: -asked.target_along[number],
@@ -203,14 +226,15 @@ def _prepared(
         for kind, number in zip(asked.quantity, asked.second, strict=True)
     ]
     every = (len(asked.along), *problem.arm.shape)
-    there = There(
-        **_tables(cell.problem),
-        along=device.upload(
-            np.take_along_axis(asked.along, np.broadcast_to(problem.arm, every), 2).ravel()
-        ),
-        baselines=device.upload(asked.baselines.ravel()),
-        by_count=device.upload(asked.by_count.ravel()),
-        added=device.upload(np.array(added)),
+    places, words, reals = _tables(cell.problem)
+    others, of_reals = _packed(
+        {
+            "along": np.take_along_axis(asked.along, np.broadcast_to(problem.arm, every), 2),
+            "baselines": asked.baselines,
+            "by_count": asked.by_count,
+            "added": np.array(added),
+        },
+        np.float64,
     )
     lower = np.tril_indices(len(quantities))
     numbers = Asked(
@@ -221,7 +245,12 @@ def _prepared(
         left=np.append(range(len(quantities)), lower[0]),
         right=np.append([-1] * len(quantities), lower[1]),
     )
-    return shape, Asked(*(tuple(map(int, part)) for part in numbers)), there
+    return (
+        shape_of(cell, problem, asked),
+        Places(**places, **others),
+        Asked(*(tuple(map(int, part)) for part in numbers)),
+        There(words, reals, of_reals),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -229,38 +258,51 @@ def _uploaded(asked: Asked) -> Asked:
     return Asked(*(device.upload(np.array(part, np.int32)) for part in asked))
 
 
+@lru_cache(maxsize=64)
+def _small(numbers: Any) -> Any:
+    """The same numbers in 32 bits, with which a device computes faster."""
+    return type(numbers)(*(np.int32(n) if isinstance(n, int) else n for n in numbers))
+
+
 def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantities) -> Shape:
     """The shape of a call: a thread block takes as many replications as its memory can hold."""
     group, batch, size = cell.group_size, cell.batch_size, len(asked.quantity)
     contexts, outcomes = problem.arm.shape
-    peers = min(32, power_of_2(ceil(group / 4)))
+    peers = min(WARP, power_of_2(ceil(group / 4)))
     dense = problem.form == bodies.DENSE
-    lanes = 32 if dense else min(32, peers * power_of_2(batch))
+    lanes = WARP if dense else min(WARP, peers * power_of_2(batch))
     parts = lanes if dense else lanes // peers
     vectors, products = 3 if asked.weighted else 2, size + size * (size + 1) // 2
-    sharers = 1 if products <= SUMS_OF_A_TEAM else 32 // lanes
-    doubles = batch * (KEPT + len(asked.kinds) * vectors) + parts * size + lanes * size * dense
-    counts = 4 if group < 2**8 else 2 if group < 2**16 else 1
-    words = ceil(outcomes / counts)
+    # The teams of a whole warp, of which some share their sums.
+    those = WARP // lanes
+    sharers = 1 if products <= SUMS_OF_A_TEAM else those
+    moving = not dense and any(kind in MOVING for kind in asked.kinds)
+    doubles = batch * (KEPT + len(asked.kinds) * vectors + group * (vectors == 3))
+    doubles += parts * size + lanes * size * dense
+    count_bits = 2 if group < 2**8 else 1 if group < 2**16 else 0
+    words = ceil(outcomes / 2**count_bits)
     integers = batch * (1 + group) + 2 * batch * (cell.design == "without-replacement")
-    rows, draws = problem.row.size, problem.arm.size + problem.outcomes.guide.size
+    columns, draws = 2 + moving + (vectors == 3), problem.arm.size + problem.outcomes.guide.size
 
-    def bytes_of(rows: int, draws: int, words: int) -> tuple[int, int]:
-        """The bytes of one thread block's own data, and the bytes of the teams that share their sums."""
+    def bytes_of(columns: int, draws: int, words: int) -> tuple[int, int]:
+        """The bytes of one thread block's own data, and the bytes of a warp's teams and their sums."""
         team = 8 * doubles + 4 * (integers + batch * words)
-        return 8 * (size + rows) + 4 * (draws + 1), sharers * team + 8 * products
+        own = 8 * (size + columns * problem.arm.size) + 4 * (draws + 1)
+        return own, those * team + 8 * products * (those // sharers)
 
     # Takes the first layout that fits. It copies tables and counts outcomes if there is room.
-    rows, draws = rows * (8 * rows <= STAGED_BYTES), draws * (4 * draws <= STAGED_BYTES)
+    columns *= 8 * columns * problem.arm.size <= STAGED_BYTES
+    draws *= 4 * draws <= STAGED_BYTES
     words *= not dense and group > COMPARED
-    choices = [(rows, draws, words), (0, 0, words), (0, 0, 0)]
+    choices = [(columns, draws, words), (0, 0, words), (0, 0, 0)]
     fit = [choice for choice in choices if sum(bytes_of(*choice)) <= SHARED_BYTES]
-    rows, draws, words = [*fit, (0, 0, words)][0]
-    own, some = bytes_of(rows, draws, words)
-    most = (SHARED_BYTES - own) // some * sharers if fit else sharers
-    teams = min(THREADS // lanes, most)
+    columns, draws, words = [*fit, (0, 0, words)][0]
+    own, some = bytes_of(columns, draws, words)
+    most = (SHARED_BYTES - own) // some if fit else 1
+    teams = min(THREADS // WARP, most) * those
     integers += batch * words
-    first_double = size + rows + teams // sharers * products
+    first_product = size + columns * problem.arm.size
+    first_double = first_product + teams // sharers * products
     return Shape(
         group=group,
         batch=batch,
@@ -275,24 +317,29 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
         quantities=size,
         products=products,
         directions=len(asked.along),
-        moving=int(any(kind in MOVING for kind in asked.kinds)),
+        moving=int(moving),
         standardised=int(asked.standardised),
         peers=peers,
         lanes=lanes,
         teams=teams,
+        peer_bits=peers.bit_length() - 1,
+        lane_bits=lanes.bit_length() - 1,
         distinct=int(problem.distinct),
         counted=int(words > 0),
-        counts=counts,
+        count_bits=count_bits,
         words=words,
         shift=problem.outcomes.shift,
         context_shift=problem.contexts.shift,
-        draws=int(draws > 0),
-        rows=int(rows > 0),
+        columns=columns,
+        draws=draws,
         roomy=int(not fit),
         sharers=sharers,
+        sharer_bits=sharers.bit_length() - 1,
         integers=integers,
         doubles=doubles,
-        first_product=size + rows,
+        first_product=first_product,
         first_double=first_double,
         first_integer=2 * (first_double + teams * doubles) + draws + 1,
+        one=1,
+        share=1 / group,
     )
