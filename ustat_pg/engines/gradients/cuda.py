@@ -26,7 +26,13 @@ from ..device import SHARED_BYTES, WARP, Launch, power_of_2, require_device, str
 from . import scalar as bodies
 from . import warps
 from .cell import BLOCK, GradientCell, GradientQuantity
-from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled
+from .cpu import (
+    DESIGNS,
+    problem_tables,
+    quantity_tables,
+    require_compiled,
+    takes_one_prompt,
+)
 from .warps import KEPT, Asked, Places, Shape, There
 
 THREADS = 256
@@ -49,6 +55,9 @@ SUMS_OF_A_TEAM = 16
 
 BUILT_IN = 2**25
 """From this number of outputs in a call on, it is worth compiling for the call's shape."""
+
+IN_REGISTERS = 3
+"""The most quantities whose sums a thread keeps in registers."""
 
 MOVING = (kinds.PROMPT_ONLY, kinds.BY_COUNT, kinds.NORM_WEIGHTED)
 """Estimators whose weights do not sum to 0; their norm depends on π."""
@@ -76,13 +85,20 @@ def launch_of(
 ) -> tuple[Launch, Shape]:
     """The launch of a block, and its shape; the last argument receives the sums of each thread block."""
     shape, places, asked, there = _prepared(cell, tuple(quantities))
+    built_in = block.count > BLOCK and block.count * cell.outputs >= BUILT_IN
+    registers = built_in and takes_one_prompt(cell, quantities) and shape.distinct
+    if registers and len(quantities) <= IN_REGISTERS:
+        shape = of_one_prompt(shape)
     blocks = _blocks(shape, block.count)
     first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
     drawn = np.int64(block.first), np.int64(block.count), (first, second)
     given = *drawn, there, _room(shape), out
     threads, shared = shape.teams * shape.lanes, shared_bytes(shape)
-    if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
+    if registers:
+        kernel = warps.one_prompt(shape, places, asked)
+        return Launch(kernel, blocks, threads, shared, (*drawn, there, out)), shape
+    if built_in:
         return Launch(warps.built_in(shape, places, asked), blocks, threads, shared, given), shape
     return Launch(
         warps.kernel,
@@ -264,6 +280,38 @@ def _small(numbers: Any) -> Any:
     return type(numbers)(*(np.int32(n) if isinstance(n, int) else n for n in numbers))
 
 
+def of_one_prompt(shape: Shape) -> Shape:
+    """The shape of the kernel of one prompt. A team's numbers in shared memory are its counts alone."""
+    size, teams = shape.contexts * shape.outcomes, THREADS // shape.lanes
+    columns, cells = 2 + shape.moving, shape.contexts << (32 - shape.shift)
+    first_product = shape.quantities
+    products = THREADS // WARP * shape.products
+
+    def bytes_of(bits: int, columns: int, cells: int) -> int:
+        counts = teams * ceil(shape.outcomes / 2**bits)
+        return 8 * (first_product + columns * size + products) + 4 * (cells + counts)
+
+    least = 0 if teams * shape.outcomes * 4 <= STAGED_BYTES else shape.count_bits
+    choices = [(least, columns, cells), (least, columns, 0), (shape.count_bits, columns, 0)]
+    choices.append((shape.count_bits, 0, 0))
+    bits, columns, cells = next(c for c in choices if bytes_of(*c) <= SHARED_BYTES)
+    first_product += columns * size
+    first_double = first_product + products
+    return shape._replace(
+        teams=teams,
+        count_bits=bits,
+        words=ceil(shape.outcomes / 2**bits),
+        columns=columns,
+        draws=cells,
+        roomy=0,
+        integers=ceil(shape.outcomes / 2**bits),
+        doubles=0,
+        first_product=first_product,
+        first_double=first_double,
+        first_integer=2 * first_double + cells,
+    )
+
+
 def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantities) -> Shape:
     """The shape of a call: a thread block takes as many replications as its memory can hold."""
     group, batch, size = cell.group_size, cell.batch_size, len(asked.quantity)
@@ -282,7 +330,8 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
     count_bits = 2 if group < 2**8 else 1 if group < 2**16 else 0
     words = ceil(outcomes / 2**count_bits)
     integers = batch * (1 + group) + 2 * batch * (cell.design == "without-replacement")
-    columns, draws = 2 + moving + (vectors == 3), problem.arm.size + problem.outcomes.guide.size
+    columns = 4 if vectors == 3 else 2 + moving
+    draws = problem.arm.size + problem.outcomes.guide.size
 
     def bytes_of(columns: int, draws: int, words: int) -> tuple[int, int]:
         """The bytes of one thread block's own data, and the bytes of a warp's teams and their sums."""
@@ -324,6 +373,7 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
         teams=teams,
         peer_bits=peers.bit_length() - 1,
         lane_bits=lanes.bit_length() - 1,
+        quads=ceil(group / (4 * peers)),
         distinct=int(problem.distinct),
         counted=int(words > 0),
         count_bits=count_bits,

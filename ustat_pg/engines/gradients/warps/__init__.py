@@ -1,6 +1,7 @@
 """The warps of the cuda engine: a few lanes of a warp per replication, with sums on the device."""
 
 from .kernels import built_in, kernel
+from .one_prompt import one_prompt
 from .shapes import KEPT, LINEAR, NORM, PROB, REWARD, Asked, Places, Shape, There
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "There",
     "built_in",
     "kernel",
+    "one_prompt",
 ]

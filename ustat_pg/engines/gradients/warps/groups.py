@@ -24,12 +24,12 @@ from .shapes import (
     SCALE,
     WHOLE,
     WHOLE_W,
+    after,
     chosen_at,
     coefficients_at,
     counts_at,
     kept_at,
     moved_at,
-    after,
     values_at,
     weights_at,
 )
@@ -131,7 +131,7 @@ def count_of(n, counts, o, ints):
     """The number of draws of an outcome."""
     place = (o & ((1 << n.count_bits) - 1)) << (5 - n.count_bits)
     word = np.uint32(ints[index(counts + (o >> n.count_bits))] >> np.uint32(place))
-    return word & np.uint32(0xFFFFFFFF >> (32 - (32 >> n.count_bits)))
+    return word & np.uint32(np.uint32(0xFFFFFFFF) >> np.uint32(32 - (32 >> n.count_bits)))
 
 
 # The weights are z/G in P, 1/G in Q and A/G in W.

@@ -90,12 +90,12 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
 
 
 @device_function
-def copy(source, begin, target, at, size):
+def copy(source, begin, target, at, size, thread, threads):
     """Copy some numbers; each thread takes some of them."""
-    i = np.int32(cuda.threadIdx.x)
+    i = thread
     while i < size:
         target[index(at + i)] = source[index(begin + i)]
-        i = np.int32(i + cuda.blockDim.x)
+        i = after(i, threads)
 
 
 @device_function
@@ -124,10 +124,10 @@ def body(n, p, a, first, count, keys, t, room, out):
     rows, at_rows, draws, at_guide = t.reals, p.row, t.words, p.guide
     if n.columns:
         rows, at_rows = reals, n.quantities
-        copy(t.reals, p.row, reals, at_rows, n.columns * n.contexts * n.outcomes)
+        copy(t.reals, p.row, reals, at_rows, n.columns * n.contexts * n.outcomes, thread, threads)
     if n.draws:
         draws, at_guide = ints, begun - n.draws
-        copy(t.words, p.guide, ints, at_guide, n.draws)
+        copy(t.words, p.guide, ints, at_guide, n.draws, thread, threads)
     i = np.int32(lane)
     while i < n.batch * n.words:
         ints[index(counts_at(n, at, 0) + i)] = 0
@@ -180,7 +180,7 @@ def body(n, p, a, first, count, keys, t, room, out):
         start += stride
     cuda.syncthreads()
     at_out = block * (n.quantities + n.products)
-    copy(reals, 0, out, at_out, n.quantities)
+    copy(reals, 0, out, at_out, n.quantities, thread, threads)
     i = thread
     while i < n.products:
         s = 0.0
@@ -189,7 +189,7 @@ def body(n, p, a, first, count, keys, t, room, out):
             s += reals[index(n.first_product + j * n.products + i)]
             j = after(j, n.one)
         out[index(at_out + n.quantities + i)] = s
-        i = np.int32(i + threads)
+        i = after(i, threads)
 
 
 @cuda.jit

@@ -16,11 +16,11 @@ from .shapes import (
     REWARD,
     WHOLE,
     WHOLE_W,
+    after,
     chosen_at,
     coefficients_at,
     counts_at,
     kept_at,
-    after,
     values_at,
     weights_at,
 )

@@ -35,6 +35,7 @@ class Shape(NamedTuple):
         moving, standardised: whether π enters a norm, and whether an estimator divides by the deviation.
         peers, lanes, teams: lanes per prompt and per replication, and replications per thread block.
         peer_bits, lane_bits: binary logarithms of the first two.
+        quads: the number of times that a peer draws four outputs.
         distinct: whether no two outcomes of a prompt have one arm.
         counted: whether outcomes are counted, or compared with each other.
         count_bits, words: the binary logarithm of the counts in a word, and the words of a prompt's counts.
@@ -69,6 +70,7 @@ class Shape(NamedTuple):
     teams: int
     peer_bits: int
     lane_bits: int
+    quads: int
     distinct: int
     counted: int
     count_bits: int
