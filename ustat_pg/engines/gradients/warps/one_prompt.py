@@ -18,22 +18,35 @@ from numba import cuda, float64, uint32
 from ....sampling.rng import CONTEXT_SLOT
 from ...device import WARP, device_function, index, meet, total
 from ...draws import words_of_32
-from ..scalar import DISTANCE, FIXED, WITHOUT_REPLACEMENT
+from ..scalar import DISTANCE, FIXED, SHARED, WITHOUT_REPLACEMENT
 from .groups import column, combination, count, count_of, search
 from .kernels import copy
 from .shapes import FEATURES_SQ, LINEAR, PROB, PROBS_SQ, REWARD, Asked, Places, Shape, after
 
 
 @device_function
-def pick(n, word, x, p, t, table, at_cells):
-    """The outcome that a word chooses: by its cell, or by a search if its cell has several thresholds."""
-    shift = np.uint32(n.shift)
-    cell = np.uint32(np.uint32(x << (32 - n.shift)) + np.uint32(word >> shift))
-    o = np.uint32(np.uint32(word + table[index(at_cells + cell)]) >> shift)
-    if o == np.uint32(0xFFFFFFFF) >> shift:
-        start, last = t.words[index(p.guide + cell)], t.words[index(p.last + x)]
-        o = search(word, t.words, p.ends + x * n.outcomes, start, last)
-    return o
+def wide(i):
+    """An unsigned index of 64 bits, whose constant part is a part of the instruction."""
+    return np.uint64(i)
+
+
+@device_function
+def pick(n, words, x, p, t, table, at_cells, at, chosen):
+    """The outcomes that four words choose: by their cells, or by a search where one has several thresholds."""
+    shift, none = np.uint32(n.shift), np.uint32(np.uint32(0xFFFFFFFF) >> np.uint32(n.shift))
+    found = True
+    for i in range(4):
+        cell = np.uint32((x << (32 - n.shift)) + (words[i] >> shift))
+        o = np.uint32(np.uint32(words[i] + table[wide(at_cells + cell)]) >> shift)
+        chosen[at + i] = o
+        found = found and o != none
+    if not found:
+        for i in range(4):
+            if chosen[at + i] == none:
+                guide = p.guide + (x << (32 - n.shift)) + (words[i] >> shift)
+                start, last = t.words[index(guide)], t.words[index(p.last + x)]
+                ends = p.ends + x * n.outcomes
+                chosen[at + i] = search(words[i], t.words, ends, start, last)
 
 
 @device_function
@@ -50,37 +63,39 @@ def prompt_of(n, p, low, high, keys, t):
 
 @device_function
 def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lane, own, value):
-    """Compute the quantities of one replication; each lane of the team has the same values."""
+    """Compute the quantities of one replication, without their constants; all lanes have the same values."""
     ints, chosen, rewards = own
     low, high = np.uint32(rep & 0xFFFFFFFF), np.uint32((rep >> 32) & 0xFFFFFFFF)
     x = prompt_of(n, p, low, high, keys, t)
     row = at_rows + x * n.outcomes
-    whole, along_p, along_q, at_p, at_q = 0.0, 0.0, 0.0, 0.0, 0.0
+    # The sum of -0.0 and a number is the number: the first additions are left out.
+    whole, along_p, along_q, at_p, at_q = -0.0, -0.0, -0.0, -0.0, -0.0
     for turn in range(n.quads):
         quad = np.int32(lane + turn * n.lanes)
         words = words_of_32(quad, 0, low, high, keys)
+        pick(n, words, x, p, t, table, at_cells, 4 * turn, chosen)
         for i in range(4):
             if 4 * quad + i < n.group:
-                o = pick(n, words[i], x, p, t, table, at_cells)
-                z = rows[index(column(n, REWARD, row) + o)]
-                slope = rows[index(column(n, LINEAR, row) + o)]
-                chosen[index(4 * turn + i)], rewards[index(4 * turn + i)] = o, z
+                o = chosen[4 * turn + i]
+                z = rows[wide(column(n, REWARD, row) + o)]
+                slope = rows[wide(column(n, LINEAR, row) + o)]
+                rewards[4 * turn + i] = z
                 whole += z
                 along_p += z * slope
                 along_q += slope
                 if n.moving:
-                    prob = rows[index(column(n, PROB, row) + o)]
+                    prob = rows[wide(column(n, PROB, row) + o)]
                     at_p += z * prob
                     at_q += prob
                 count(n, counts, o, ints)
     meet()
     whole = total(whole, n.lanes)
-    pp, pq, qq = 0.0, 0.0, 0.0
+    pp, pq, qq = -0.0, -0.0, -0.0
     for turn in range(n.quads):
         for i in range(4):
             if 4 * (lane + turn * n.lanes) + i < n.group:
-                often = float(count_of(n, counts, chosen[index(4 * turn + i)], ints))
-                z = rewards[index(4 * turn + i)]
+                often = float(count_of(n, counts, chosen[4 * turn + i], ints))
+                z = rewards[4 * turn + i]
                 qq += often
                 pq += often * z
                 pp += often * z * z
@@ -88,8 +103,8 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
     for turn in range(n.quads):
         for i in range(4):
             if 4 * (lane + turn * n.lanes) + i < n.group:
-                ints[index(counts + (chosen[index(4 * turn + i)] >> n.count_bits))] = 0
-    scale = t.reals[index(p.prompt + 3 * x + FEATURES_SQ)]
+                ints[index(counts + (chosen[4 * turn + i] >> n.count_bits))] = 0
+    scale = t.reals[index(p.prompt + 3 * x + FEATURES_SQ)] if n.form == SHARED else 1.0
     for q in range(n.quantities):
         e, other = a.first[q], a.second[q]
         of_p, of_q = combination(n, p, e, a.kinds[e], x, whole, 0.0, t)
@@ -105,7 +120,7 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
         s *= scale
         if a.quantity[q] != DISTANCE:
             s -= 2.0 * (of_p * along_p + of_q * along_q)
-        s = total(s, n.lanes) + t.of_reals[index(p.added + q)]
+        s = total(s, n.lanes)
         if n.moving:
             s += scale * weight * weight * t.reals[index(p.prompt + 3 * x + PROBS_SQ)]
         value[index(q)] = s
@@ -168,7 +183,8 @@ def body(n, p, a, first, count, keys, t, out, chosen, rewards, base, value, sums
             reals[index(n.first_product + thread // WARP * n.products + i)] = s
     cuda.syncthreads()
     at_out = cuda.blockIdx.x * (n.quantities + n.products)
-    copy(reals, 0, out, at_out, n.quantities, thread, threads)
+    if thread < n.quantities:
+        out[index(at_out + thread)] = reals[index(thread)] + t.of_reals[index(p.added + thread)]
     if thread < n.products:
         s = 0.0
         for j in range(n.teams * n.lanes // WARP):
