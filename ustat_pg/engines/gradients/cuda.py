@@ -318,7 +318,9 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
     contexts, outcomes = problem.arm.shape
     peers = min(WARP, power_of_2(ceil(group / 4)))
     dense = problem.form == bodies.DENSE
-    lanes = WARP if dense else min(WARP, peers * power_of_2(batch))
+    # Lanes share the prompts of a minibatch, and the coordinates of dense scores.
+    wide = power_of_2(problem.dense.shape[2]) if dense else 1
+    lanes = min(WARP, max(peers * power_of_2(batch), wide))
     parts = lanes if dense else lanes // peers
     vectors, products = 3 if asked.weighted else 2, size + size * (size + 1) // 2
     # The teams of a whole warp, of which some share their sums.
