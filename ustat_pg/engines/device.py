@@ -6,12 +6,15 @@ their own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
 
 from __future__ import annotations
 
+from functools import partial
+from inspect import signature
 from threading import Barrier, Lock, current_thread, local
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import config, cuda
 
+from ..execution.kernels import KeptKernels, one_at_a_time
 from ..validation import InputError
 
 MOST_THREADS = 2**18
@@ -104,6 +107,26 @@ else:
 def index(i):
     """An unsigned index. It cannot count from the end, so no check of its sign is needed."""
     return np.uint64(i)
+
+
+def device_kernel(function: Any = None, **options: Any) -> Any:
+    """Compile a kernel, once for each kind of arguments, and keep it between processes.
+
+    Arguments:
+        function: the kernel. Constants in its closure are built in.
+        options: further options of ``numba.cuda.jit``.
+    """
+    if function is None:
+        return partial(device_kernel, **options)
+    if SIMULATED:
+        return cuda.jit(function)
+    if "lto" in signature(cuda.jit).parameters:
+        # All code is in one module already, which numba-cuda would compile a second time for its linker.
+        options["lto"] = False
+    made = cuda.jit(function, **options)
+    made._cache = KeptKernels(function, options)
+    made.compile = one_at_a_time(made.compile)
+    return made
 
 
 def require_device() -> None:

@@ -4,8 +4,7 @@ The draws are the same integers as in the cpu engine: the same words select by t
 made on the host. Each thread block adds a fixed set of replications in a fixed order and returns
 their sums. These are merged in order, so every device gives the same bits.
 
-It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Each process compiles
-its kernels again, because numba does not store them.
+It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`.
 """
 
 from __future__ import annotations
