@@ -163,6 +163,37 @@ def stream() -> Any:
     return _OWN.stream
 
 
+class Price(NamedTuple):
+    """The price of a kernel for one shape alone, and what it saves.
+
+    The choice is a function of the work that a plan asks for, and of nothing else: kernels may differ in a
+    last bit, so what this machine has compiled before must not count.
+
+    Arguments:
+        seconds: those of its compilation.
+        saved: nanoseconds that it saves in each unit of work.
+
+    >>> Price(seconds=4.0, saved=0.1).pays(10**10), Price(seconds=4.0, saved=0.1).pays(10**11)
+    (False, True)
+    """
+
+    seconds: float
+    saved: float
+
+    def pays(self, work: float) -> bool:
+        """Whether compiling it takes less time than it saves."""
+        return self.saved * work >= 1e9 * self.seconds
+
+
+OUTPUTS = Price(seconds=4.0, saved=0.12)
+"""The price of gradients, by outputs: about .13 ns with the kernel for all shapes, .01 with one's own. Both
+numbers, like those below, follow from compiled code and have not been measured.
+"""
+
+STEPS = Price(seconds=2.0, saved=0.3)
+"""The price of training runs, by steps."""
+
+
 class Launch(NamedTuple):
     """A kernel with its arguments, and the threads that run it.
 
