@@ -10,11 +10,12 @@ from numba import cuda as numba_cuda
 from simulations.engines import Constant
 from simulations.engines.runs import cuda as trajectory_cuda
 from simulations.engines.runs import scalar as runs
-from simulations.engines.runs.trajectory import Trajectory
+from simulations.engines.runs.trajectory import Trajectory, starts
 from tests.support import laws
 from tests.support.problems import smooth
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator, GradientCell, SquaredError, device
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.problems import random_problem
 
@@ -130,3 +131,49 @@ def test_the_refusals_match_the_cpu_engines(no_device):
     said = "engine cuda cannot run own: use reference .* within_rewards"
     refuses(said, CELL.measure, "cuda", [own], replications=1)
     refuses("replications", PATH.run, "cuda", replications=0)
+
+
+# Which kernel, and how many thread blocks.
+
+
+@pytest.fixture
+def on_paper(monkeypatch):
+    """Launches without a device: what it would be given stays here."""
+    monkeypatch.setattr(device, "upload", lambda value: value)
+    monkeypatch.setattr(device, "empty", np.empty)
+    cuda._prepared.cache_clear()
+    yield
+    cuda._prepared.cache_clear()
+
+
+def test_a_cell_has_a_kernel_of_its_own_where_its_whole_work_pays_for_it(on_paper):
+    """In each of its blocks, be they small."""
+
+    def kernels(whole, count, outputs=1e9 * 4 / device.OUTPUTS.saved):
+        enough = int(outputs / CELL.outputs) + 1
+        for first in (0, 7):
+            block = Replications(3, first, count, whole * enough)
+            yield cuda.launch_of(CELL, [QUANTITY], block)[0].kernel is not warps.kernel
+
+    assert [*kernels(1, 5), *kernels(1, 65_536)] == [True] * 4
+    assert [*kernels(0.99, 5), *kernels(0, 65_536)] == [False] * 4
+    begin, enough = starts(PATH, Replications(count=5)), device.STEPS.seconds / device.STEPS.saved
+    for share, own in ((1.0, True), (0.99, False)):
+        whole = int(share * enough * 1e9 / PATH.steps) + 1
+        launch = trajectory_cuda.launch_of(PATH, Replications(4, 0, 5), begin, whole)
+        shape, _ = trajectory_cuda._tables(PATH)
+        assert (launch.kernel is runs.built_in(shape)) == own
+
+
+def test_small_calls_have_few_thread_blocks(on_paper):
+    """No more than run at once, until each team has several replications; on every device as many."""
+    shape, _, _ = cuda._prepared(CELL, (QUANTITY,))
+
+    def blocks(teams):
+        block = Replications(0, 0, int(teams * shape.teams))
+        return cuda.launch_of(CELL, [QUANTITY], block)[0].blocks
+
+    assert [*map(blocks, (0.5, 1, 1.5, 200, 256, 257, 1024, 1025, 4096))] == [
+        *(1, 1, 2, 200, 256, 256, 256, 257, 1024)
+    ]
+    assert blocks(10**6) == cuda.BLOCKS
