@@ -162,8 +162,10 @@ class Measurements:
     def first_wave(self) -> list[Block]:
         """The enumerations and pilots that a plan is made from."""
         pilots = list(self.pilot_tasks.values())
-        # The first pilot compiles for a device what the others call: enumerations run beside it.
-        return [*pilots[:1], *self.exact_tasks.values(), *pilots[1:]]
+        # A kind's first pilot compiles for a device what the others call: enumerations run beside it.
+        first = list({type(task.cell): task for task in reversed(pilots)}.values())
+        rest = (task for task in pilots if task not in first)
+        return [*first, *self.exact_tasks.values(), *rest]
 
     def exact(self, work: Work) -> Sums:
         """The enumerated means of each cell."""

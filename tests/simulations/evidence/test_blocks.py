@@ -95,6 +95,15 @@ def test_a_device_gets_a_cell_in_few_blocks_which_say_how_much_the_cell_is():
     assert {len(blocks) for blocks in here.blocks(few).values()} == {4}
 
 
+def test_the_first_pilot_of_each_kind_of_cell_comes_first():
+    cells = [GradientCell(random_problem(number), 2) for number in range(2)]
+    asked = [mean_of(cell, SquaredError(GRPO)) for cell in cells]
+    wave = Measurements([*asked, mean_of(CELL, Gap(GRPO, 12))], Options(engine="cuda")).first_wave()
+    assert {task.cell for task in wave[:2]} == {cells[0], CELL}
+    assert [task.engine for task in wave] == ["cuda"] * 2 + ["exact"] * 3 + ["cuda"]
+    assert len({task.cell for task in wave if task.engine == "cuda"}) == 3
+
+
 def test_the_engine_hears_of_how_many_replications_a_block_is_a_part(monkeypatch):
     heard = []
     monkeypatch.setattr(gradients, "measure", lambda *call: heard.append(call[-1]))
