@@ -35,7 +35,8 @@ from tests.support.problems import (
     vanishing,
 )
 from tests.support.run_laws import SETS, path
-from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
+from ustat_pg.engines.device import Price
 from ustat_pg.engines.gradients import cuda as gradients
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 
@@ -55,7 +56,7 @@ class Job:
     most: int | None = None
     """Runs at once; a device that holds no more than ``room`` runs out of memory."""
     room: int | None = None
-    shapes: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, Any] = field(default_factory=dict)
     """What thread blocks of gradients have, in place of the engine's own numbers."""
     warned: list[str] = field(default_factory=list)
 
@@ -135,7 +136,9 @@ def trajectories():
             yield Trajectory(one, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0)
 
 
-SHAPES: dict[str, dict[str, int]] = {
+FREE = Price(seconds=0.0, saved=1.0)
+
+SHAPES: dict[str, dict[str, Any]] = {
     "one thread block": {"BLOCKS": 1, "THREADS": 64},
     "two": {"BLOCKS": 2, "THREADS": 64},
     "tables where they are": {"STAGED_BYTES": 0},
@@ -143,7 +146,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "sums of a warp": {"SUMS_OF_A_TEAM": 0},
     "sums of a team": {"SUMS_OF_A_TEAM": 10**6},
     "no shared memory": {"SHARED_BYTES": 400},
-    "built in": {"BUILT_IN": 0, "BLOCK": 0},
+    "built in": {"OUTPUTS": FREE},
 }
 
 
@@ -152,6 +155,26 @@ def shaped():
     for kind in ("plain", "shared-linear", "linear"):
         for name, shapes in SHAPES.items():
             yield f"{kind}/{name}", GradientCell(random_problem(1, kind), 6, 2), shapes
+
+
+def of_one_prompt():
+    """Cells and few quantities, which a kernel for their shape computes in registers."""
+    numbers = np.random.default_rng(5)
+    names = [["oracle", "grpo"], ["vanilla", "grpo", "group-mean"]]
+    for contexts, arms in ((1, 4), (3, 5), (2, 40)):
+        logits, rewards = numbers.normal(size=(2, contexts, arms, 1))
+        law, share = np.ones((contexts, arms, 1)), np.full(contexts, 1 / contexts)
+        features, weights = numbers.normal(size=(contexts, 2)), numbers.normal(size=(arms, 2))
+        for problem in (
+            SoftmaxBandit.tabular(share, logits[..., 0], rewards, law),
+            SoftmaxBandit.shared_linear(share, features, weights, rewards, law),
+        ):
+            for group, design in ((3, "iid"), (16, "without-replacement"), (130, "iid")):
+                for one in names:
+                    each = [Estimator(name) for name in one]
+                    asked = [*map(SquaredError, each[1:]), Distance(*each[:2])]
+                    yield GradientCell(problem, group, 1, design), asked
+    yield Case(1000, 16).cell, [SquaredError(Estimator("grpo"))]
 
 
 PATH = Trajectory(smooth(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
@@ -169,10 +192,13 @@ def all_jobs():
     for name, cell, shapes in shaped():
         call = partial(measure, "cuda", cell, laws.quantities_for(6))
         jobs["shape", name] = Job(call, shapes=shapes)
+    for number, (cell, asked) in enumerate(of_one_prompt()):
+        shapes = {"OUTPUTS": FREE, "THREADS": 64, "BLOCKS": 2}
+        jobs["one prompt", number] = Job(partial(measure, "cuda", cell, asked, 9), shapes=shapes)
     for name, options in CHUNKS.items():
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
     for number, trajectory in enumerate([PATH, *islice(trajectories(), 0, None, 5)]):
-        shapes = {"paths.BUILT_IN": 0, "paths.SHARED_BYTES": 0}
+        shapes = {"paths.STEPS": FREE, "paths.SHARED_BYTES": 0}
         jobs["built-in path", number] = Job(partial(run, "cuda", trajectory), shapes=shapes)
     jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs
@@ -258,6 +284,12 @@ def test_no_shape_of_a_thread_block_changes_a_number(answers):
     for name, cell, _ in shaped():
         quantities = laws.quantities_for(6)
         laws.same_sums(result[name], measure("cpu", cell, quantities), cell, quantities)
+
+
+def test_sums_in_registers_are_the_same(answers):
+    result = of_kind(answers, "one prompt")
+    for number, (cell, asked) in enumerate(of_one_prompt()):
+        laws.same_sums(result[number], measure("cpu", cell, asked, 9), cell, asked)
 
 
 def test_chunks_do_not_change_a_bit(answers):

@@ -18,6 +18,7 @@ from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import (
     MOST_THREADS,
     SHARED_BYTES,
+    STEPS,
     Launch,
     free_bytes,
     power_of_2,
@@ -36,9 +37,6 @@ from .trajectory import Trajectory, starts
 THREADS = 128
 """The runs of a thread block."""
 
-BUILT_IN = 2**26
-"""Steps of a call from which on compiling for its shape pays."""
-
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots, one thread of the device to a run."""
@@ -49,7 +47,7 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
 
     def runs(rows: slice) -> None:
         part = replace(block, first=block.first + rows.start, count=rows.stop - rows.start)
-        launch = launch_of(trajectory, part, begin[rows], block.count)
+        launch = launch_of(trajectory, part, begin[rows], block.whole)
         launch.run()
         theta = launch.arguments[-1].copy_to_host(stream=stream())
         stream().synchronize()
@@ -60,18 +58,18 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     return out
 
 
-def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: int) -> Launch:
+def launch_of(trajectory: Trajectory, block: Replications, begin: Array, whole: int) -> Launch:
     """The launch of a block; the last argument receives θ at the snapshots, (S, d, n).
 
     Arguments:
         trajectory: the run.
         block: replications.
         begin: θ₀ of each, (n, d).
-        count: the replications of the whole call, of which these are a part.
+        whole: the replications of all calls, of which these are a part.
     """
     shape, there = _tables(trajectory)
     key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
-    if count * shape.steps >= BUILT_IN:
+    if STEPS.pays(whole * shape.steps):
         kernel = scalar.built_in(shape)
     else:
         sizes = shape.arms, shape.d, shape.group, shape.contexts, max(shape.rank, 1)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float64, int32
 
-from ustat_pg.engines.device import device_function, index
+from ustat_pg.engines.device import device_function, device_kernel, index
 from ustat_pg.engines.draws import words_of_32
 from ustat_pg.engines.kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, VALUE
 from ustat_pg.execution.compiled import body
@@ -368,7 +368,7 @@ def _kernel(
 ) -> Any:
     """A kernel with this room, for a fixed shape or with the shape as its first argument."""
 
-    @cuda.jit
+    @device_kernel
     def kernel(given, first, count, key, t, begin, out):
         n = fixed if is_fixed else given
         room = Room(

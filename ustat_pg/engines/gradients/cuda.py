@@ -4,8 +4,7 @@ The draws are the same integers as in the cpu engine: the same words select by t
 made on the host. Each thread block adds a fixed set of replications in a fixed order and returns
 their sums. These are merged in order, so every device gives the same bits.
 
-It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Each process compiles
-its kernels again, because numba does not store them.
+It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from ...problems import SoftmaxBandit
 from ...sampling import rng
 from .. import device, kinds
 from ..base import Array, MomentSums, Replications
-from ..device import SHARED_BYTES, WARP, Launch, power_of_2, require_device, stream
+from ..device import OUTPUTS, SHARED_BYTES, WARP, Launch, power_of_2, require_device, stream
 from . import scalar as bodies
 from . import warps
-from .cell import BLOCK, GradientCell, GradientQuantity
+from .cell import GradientCell, GradientQuantity
 from .cpu import (
     DESIGNS,
     problem_tables,
@@ -41,6 +40,9 @@ THREADS = 256
 BLOCKS = 2048
 """The largest number of thread blocks, which is more than the largest devices run at once."""
 
+FEW_BLOCKS, ROUNDS = 256, 4
+"""About as many thread blocks as these run at once, and the replications of each team in more blocks."""
+
 STAGED_BYTES = 16 * 1024
 """The largest size of tables that are copied to shared memory."""
 
@@ -52,9 +54,6 @@ COMPARED = 8
 
 SUMS_OF_A_TEAM = 16
 """The most sums of which each team keeps its own copy; with more, the teams of a warp share them."""
-
-BUILT_IN = 2**25
-"""From this number of outputs in a call on, it is worth compiling for the call's shape."""
 
 IN_REGISTERS = 3
 """The most quantities whose sums a thread keeps in registers."""
@@ -83,30 +82,29 @@ def measure(
 def launch_of(
     cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
 ) -> tuple[Launch, Shape]:
-    """The launch of a block, and its shape; the last argument receives the sums of each thread block."""
+    """The launch of a block, and its shape; the last argument receives the sums of each thread block.
+
+    If the cell's whole work is large, the kernel is compiled for its shape alone, and keeps what it can in
+    registers.
+    """
     shape, places, asked, there = _prepared(cell, tuple(quantities))
-    built_in = block.count > BLOCK and block.count * cell.outputs >= BUILT_IN
-    registers = built_in and takes_one_prompt(cell, quantities) and shape.distinct
-    if registers and len(quantities) <= IN_REGISTERS:
+    built_in = OUTPUTS.pays(block.whole * cell.outputs)
+    in_registers = built_in and shape.distinct and len(quantities) <= IN_REGISTERS
+    if in_registers := in_registers and takes_one_prompt(cell, quantities):
         shape = of_one_prompt(shape)
     blocks = _blocks(shape, block.count)
-    first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
+    key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
-    drawn = np.int64(block.first), np.int64(block.count), (first, second)
-    given = *drawn, there, _room(shape), out
-    threads, shared = shape.teams * shape.lanes, shared_bytes(shape)
-    if registers:
-        kernel = warps.one_prompt(shape, places, asked)
-        return Launch(kernel, blocks, threads, shared, (*drawn, there, out)), shape
-    if built_in:
-        return Launch(warps.built_in(shape, places, asked), blocks, threads, shared, given), shape
-    return Launch(
-        warps.kernel,
-        blocks,
-        threads,
-        shared,
-        (_small(shape), _small(places), _uploaded(asked), *given),
-    ), shape
+    drawn = np.int64(block.first), np.int64(block.count), key
+    kernel: Any = warps.kernel
+    given: tuple[Any, ...] = (*drawn, there, _room(shape), out)
+    if in_registers:
+        kernel, given = warps.one_prompt(shape, places, asked), (*drawn, there, out)
+    elif built_in:
+        kernel = warps.built_in(shape, places, asked)
+    else:
+        given = _small(shape), _small(places), _uploaded(asked), *given
+    return Launch(kernel, blocks, shape.teams * shape.lanes, shared_bytes(shape), given), shape
 
 
 _OWN = local()
@@ -149,10 +147,10 @@ def merged(sums: Array, count: int, shape: Shape) -> MomentSums:
     about = one - mean
     products = np.zeros((asked, asked))
     q, p = np.tril_indices(asked)
-    products[q, p] = products[p, q] = (
-        packed - added[:, q] * added[:, p] / n[:, None] + n[:, None] * about[:, q] * about[:, p]
-    ).sum(0)
-    return MomentSums(count, mean, products)
+    products[q, p] = products[p, q] = packed.sum(0)
+    root = np.sqrt(n)[:, None]
+    between, within = about * root, added / root
+    return MomentSums(count, mean, products + between.T @ between - within.T @ within)
 
 
 def _most_blocks(shape: Shape) -> int:
@@ -162,7 +160,8 @@ def _most_blocks(shape: Shape) -> int:
 
 
 def _blocks(shape: Shape, count: int) -> int:
-    return min(_most_blocks(shape), ceil(count / shape.teams))
+    full = ceil(count / shape.teams)
+    return min(_most_blocks(shape), max(min(full, FEW_BLOCKS), ceil(full / ROUNDS)))
 
 
 def shared_bytes(shape: Shape) -> int:
@@ -172,7 +171,7 @@ def shared_bytes(shape: Shape) -> int:
     return 4 * (shape.first_integer + shape.teams * shape.integers)
 
 
-def _packed(parts: dict[str, Array], kind: Any) -> tuple[dict[str, int], Any]:
+def _packed(parts: dict[str, Any], kind: Any) -> tuple[dict[str, int], Any]:
     """Where each table begins in one array on the device, and the array."""
     flat = [np.ravel(part).astype(kind) for part in parts.values()]
     ends = np.cumsum([part.size for part in flat]).tolist()

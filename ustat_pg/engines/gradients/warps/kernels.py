@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, uint32
 
-from ...device import any_lane, device_function, index, meet
+from ...device import any_lane, device_function, device_kernel, index, meet
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
 from .pairs import add_coordinates, add_products
@@ -192,7 +192,7 @@ def body(n, p, a, first, count, keys, t, room, out):
         i = after(i, threads)
 
 
-@cuda.jit
+@device_kernel
 def kernel(n, p, a, first, count, keys, t, room, out):
     body(n, p, a, first, count, keys, t, room, out)
 
@@ -201,7 +201,7 @@ def kernel(n, p, a, first, count, keys, t, room, out):
 def built_in(n: Shape, p: Places, a: Asked) -> Any:
     """A kernel of one shape, with its numbers as constants."""
 
-    @cuda.jit
+    @device_kernel
     def made(first, count, keys, t, room, out):
         body(n, p, a, first, count, keys, t, room, out)
 

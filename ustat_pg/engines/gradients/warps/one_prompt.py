@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda, float64, uint32
 
 from ....sampling.rng import CONTEXT_SLOT
-from ...device import WARP, device_function, index, meet, total
+from ...device import WARP, device_function, device_kernel, index, meet, total
 from ...draws import words_of_32
 from ..scalar import DISTANCE, FIXED, SHARED, WITHOUT_REPLACEMENT
 from .groups import column, combination, count, count_of, search
@@ -32,7 +32,7 @@ def wide(i):
 
 @device_function
 def pick(n, words, x, p, t, table, at_cells, at, chosen):
-    """The outcomes that four words choose: by their cells, or by a search where one has several thresholds."""
+    """The outcomes of four words: by their cells, or by a search if a cell has several thresholds."""
     shift, none = np.uint32(n.shift), np.uint32(np.uint32(0xFFFFFFFF) >> np.uint32(n.shift))
     found = True
     for i in range(4):
@@ -197,7 +197,7 @@ def one_prompt(n: Shape, p: Places, a: Asked) -> Any:
     """A kernel of one shape, with its numbers as constants."""
     outputs, quantities, products = 4 * n.quads, n.quantities, n.products
 
-    @cuda.jit
+    @device_kernel
     def made(first, count, keys, t, out):
         body(
             n,
