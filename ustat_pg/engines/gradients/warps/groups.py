@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 
 from ....sampling.rng import CONTEXT_SLOT
-from ...device import add, device_function, index, meet, total
+from ...device import add, device_function, meet, short, total
 from ...draws import words_of_32
 from ...kinds import BY_COUNT, GROUP_MEAN, GRPO, NORM_WEIGHTED, PROMPT_ONLY, STANDARDISED
 from ..scalar import FIXED, IID, MIXED, PROJECTION, SQUARED_ERROR, SQUARED_PROJECTION
@@ -38,7 +38,7 @@ from .shapes import (
 @device_function
 def search(word, table, ends, o, last):
     """The outcome that a word chooses among those from ``o`` on; the last has no threshold."""
-    while o < last and word >= table[index(ends + o)]:
+    while o < last and word >= table[short(ends + o)]:
         o += 1
     return o
 
@@ -71,11 +71,11 @@ def draw_prompts(n, p, low, high, keys, t, at, ints):
                                 x,
                                 t.words,
                                 p.context_ends,
-                                t.words[index(guide)],
-                                t.words[index(p.context_last)],
+                                t.words[short(guide)],
+                                t.words[short(p.context_last)],
                             )
                         )
-                ints[index(at.integers + b)] = x
+                ints[short(at.integers + b)] = x
         quad = after(quad, n.lanes)
     meet()
     if drawn and n.design != IID and at.lane == 0:
@@ -83,19 +83,19 @@ def draw_prompts(n, p, low, high, keys, t, at, ints):
         moved = moved_at(n, at)
         b = np.int32(0)
         while b < n.batch:
-            word = ints[index(at.integers + b)]
+            word = ints[short(at.integers + b)]
             other = b + ((np.int64(word) * (n.contexts - b)) >> 32)
             taken, here = other, b
             j = np.int32(0)
             while j < b:
-                if ints[index(moved + 2 * j)] == other:
-                    taken = np.int64(ints[index(moved + 2 * j + 1)])
-                if ints[index(moved + 2 * j)] == b:
-                    here = np.int64(ints[index(moved + 2 * j + 1)])
+                if ints[short(moved + 2 * j)] == other:
+                    taken = np.int64(ints[short(moved + 2 * j + 1)])
+                if ints[short(moved + 2 * j)] == b:
+                    here = np.int64(ints[short(moved + 2 * j + 1)])
                 j = after(j, n.one)
-            ints[index(at.integers + b)] = taken
-            ints[index(moved + 2 * b)] = other
-            ints[index(moved + 2 * b + 1)] = here
+            ints[short(at.integers + b)] = taken
+            ints[short(moved + 2 * b)] = other
+            ints[short(moved + 2 * b + 1)] = here
             b = after(b, n.one)
     meet()
 
@@ -105,15 +105,15 @@ def draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints):
     """Store and count a lane's outputs of a prompt's group, of which ``own`` are to be drawn."""
     chosen, counts = chosen_at(n, at, b), counts_at(n, at, b)
     guide, ends = at_guide + (x << (32 - n.shift)), at_guide + (p.ends - p.guide) + x * n.outcomes
-    last = t.words[index(p.last + x)]
+    last = t.words[short(p.last + x)]
     quad = np.int32(at.peer)
     while 4 * quad < own:
         words = words_of_32(quad, b, low, high, keys)
         for i in range(4):
             if 4 * quad + i < own:
-                start = draws[index(guide + (words[i] >> np.uint32(n.shift)))]
+                start = draws[short(guide + (words[i] >> np.uint32(n.shift)))]
                 o = search(words[i], draws, ends, start, last)
-                ints[index(chosen + 4 * quad + i)] = o
+                ints[short(chosen + 4 * quad + i)] = o
                 if n.counted:
                     count(n, counts, o, ints)
         quad = after(quad, n.peers)
@@ -123,14 +123,14 @@ def draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints):
 def count(n, counts, o, ints):
     """Count an outcome."""
     place = (o & ((1 << n.count_bits) - 1)) << (5 - n.count_bits)
-    add(ints, index(counts + (o >> n.count_bits)), np.uint32(np.uint32(1) << np.uint32(place)))
+    add(ints, short(counts + (o >> n.count_bits)), np.uint32(np.uint32(1) << np.uint32(place)))
 
 
 @device_function
 def count_of(n, counts, o, ints):
     """The number of draws of an outcome."""
     place = (o & ((1 << n.count_bits) - 1)) << (5 - n.count_bits)
-    word = np.uint32(ints[index(counts + (o >> n.count_bits))] >> np.uint32(place))
+    word = np.uint32(ints[short(counts + (o >> n.count_bits))] >> np.uint32(place))
     return word & np.uint32(np.uint32(0xFFFFFFFF) >> np.uint32(32 - (32 >> n.count_bits)))
 
 
@@ -148,22 +148,22 @@ def norm_weighted(n, p, b, x, o, whole, weighted, rows, at_rows, t, at, ints):
         column(n, REWARD, at_rows) + x * n.outcomes,
         column(n, NORM, at_rows) + x * n.outcomes,
     )
-    norm, z = rows[index(norms + o)], rows[index(rewards + o)]
+    norm, z = rows[short(norms + o)], rows[short(rewards + o)]
     others, others_weighted = whole - norm, weighted - norm * z
     if not others > MOST_OF_OTHERS * whole:
         # The own norm is far larger than the others: add the others, without one of its kind.
         others, others_weighted, own = 0.0, 0.0, True
         j = np.int32(0)
         while j < n.group:
-            k = ints[index(chosen_at(n, at, b) + j)]
+            k = ints[short(chosen_at(n, at, b) + j)]
             if k == o and own:
                 own = False
             else:
-                others += rows[index(norms + k)]
-                others_weighted += rows[index(norms + k)] * rows[index(rewards + k)]
+                others += rows[short(norms + k)]
+                others_weighted += rows[short(norms + k)] * rows[short(rewards + k)]
             j = after(j, n.one)
     # By definition 0/0 is a baseline of 0, which is minus the centre here.
-    baseline = -t.reals[index(p.prompt + 3 * x + CENTRE)]
+    baseline = -t.reals[short(p.prompt + 3 * x + CENTRE)]
     if others > 0.0:
         baseline = others_weighted / others
     return (z - baseline) * n.share
@@ -186,12 +186,12 @@ def prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals):
     whole, norm, weighted = 0.0, 0.0, 0.0
     i = np.int32(at.peer)
     while i < own:
-        o = ints[index(chosen + i)]
-        z = rows[index(rewards + o)]
+        o = ints[short(chosen + i)]
+        z = rows[short(rewards + o)]
         whole += z
         if n.vectors == 3:
-            norm += rows[index(norms + o)]
-            weighted += rows[index(norms + o)] * z
+            norm += rows[short(norms + o)]
+            weighted += rows[short(norms + o)] * z
         i = after(i, n.peers)
     whole = total(whole, n.peers)
     scale = 0.0
@@ -199,9 +199,9 @@ def prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals):
         squares, unequal = 0.0, 0.0
         i = np.int32(at.peer)
         while i < own:
-            z = rows[index(rewards + ints[index(chosen + i)])]
+            z = rows[short(rewards + ints[short(chosen + i)])]
             squares += (z - whole * n.share) * (z - whole * n.share)
-            if z != rows[index(rewards + ints[index(chosen)])]:
+            if z != rows[short(rewards + ints[short(chosen)])]:
                 unequal += 1.0
             i = after(i, n.peers)
         squares, unequal = total(squares, n.peers), total(unequal, n.peers)
@@ -211,13 +211,13 @@ def prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals):
         norm, weighted = total(norm, n.peers), total(weighted, n.peers)
         i = np.int32(at.peer)
         while i < own:
-            reals[index(weights_at(n, at, b) + i)] = norm_weighted(
-                n, p, b, x, ints[index(chosen + i)], norm, weighted, rows, at_rows, t, at, ints
+            reals[short(weights_at(n, at, b) + i)] = norm_weighted(
+                n, p, b, x, ints[short(chosen + i)], norm, weighted, rows, at_rows, t, at, ints
             )
             i = after(i, n.peers)
     if at.peer == 0 and own > 0:
-        reals[index(kept_at(n, at, b) + WHOLE)] = whole
-        reals[index(kept_at(n, at, b) + SCALE)] = scale
+        reals[short(kept_at(n, at, b) + WHOLE)] = whole
+        reals[short(kept_at(n, at, b) + SCALE)] = scale
     meet()
 
 
@@ -228,12 +228,12 @@ def coefficients(n, p, a, own, b, x, t, at, reals):
     e = np.int32(at.peer)
     while e < n.estimators:
         if own > 0:
-            whole, scale = reals[index(kept + WHOLE)], reals[index(kept + SCALE)]
+            whole, scale = reals[short(kept + WHOLE)], reals[short(kept + SCALE)]
             place = coefficients_at(n, at, b, e)
             of_p, of_q = combination(n, p, e, a.kinds[e], x, whole, scale, t)
-            reals[index(place)], reals[index(place + 1)] = of_p, of_q
+            reals[short(place)], reals[short(place + 1)] = of_p, of_q
             if n.vectors == 3:
-                reals[index(place + 2)] = 1.0 if a.kinds[e] == NORM_WEIGHTED else 0.0
+                reals[short(place + 2)] = 1.0 if a.kinds[e] == NORM_WEIGHTED else 0.0
         e = after(e, n.peers)
     meet()
 
@@ -243,7 +243,7 @@ def combination(n, p, e, kind, x, whole, scale, t):
     """The coefficients of P and Q in an estimator, with Σz and 1 / its deviation."""
     of_p, of_q = 0.0, 0.0
     if kind == PROMPT_ONLY:
-        of_p, of_q = 1.0, -t.of_reals[index(p.baselines + e * n.contexts + x)]
+        of_p, of_q = 1.0, -t.of_reals[short(p.baselines + e * n.contexts + x)]
     elif kind == GRPO:
         of_p, of_q = n.group / (n.group - 1.0), whole * (-1.0 / (n.group - 1.0))
     elif kind == GROUP_MEAN:
@@ -251,10 +251,10 @@ def combination(n, p, e, kind, x, whole, scale, t):
     elif kind == STANDARDISED:
         of_p, of_q = scale, -scale * whole * n.share
     elif kind == BY_COUNT:
-        centre = t.reals[index(p.prompt + 3 * x + CENTRE)]
+        centre = t.reals[short(p.prompt + 3 * x + CENTRE)]
         place = p.by_count + 2 * e * (n.group + 1) + successes(n.group, whole, centre)
-        of_p = t.of_reals[index(place + n.group + 1)]
-        of_q = t.of_reals[index(place)] + centre * of_p
+        of_p = t.of_reals[short(place + n.group + 1)]
+        of_q = t.of_reals[short(place)] + centre * of_p
     return of_p, of_q
 
 
@@ -262,8 +262,8 @@ def combination(n, p, e, kind, x, whole, scale, t):
 def along(n, b, e, of_p, of_q, of_w, at, reals):
     """Σ_v coefficient · number, for an estimator at a prompt."""
     place = coefficients_at(n, at, b, e)
-    s = reals[index(place)] * of_p + reals[index(place + 1)] * of_q
-    return s + reals[index(place + 2)] * of_w if n.vectors == 3 else s
+    s = reals[short(place)] * of_p + reals[short(place + 1)] * of_q
+    return s + reals[short(place + 2)] * of_w if n.vectors == 3 else s
 
 
 @device_function
@@ -279,16 +279,16 @@ def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
         of_p, of_q, of_w, whole_w = 0.0, 0.0, 0.0, 0.0
         i = np.int32(at.peer)
         while i < own:
-            o = ints[index(chosen + i)]
+            o = ints[short(chosen + i)]
             if 0 <= j < n.directions:
-                slope = t.of_reals[index(p.along + j * n.contexts * n.outcomes + first + o)]
+                slope = t.of_reals[short(p.along + j * n.contexts * n.outcomes + first + o)]
             else:
                 which = PROB if along_pi else LINEAR
-                slope = rows[index(column(n, which, at_rows) + first + o)]
-            of_p += rows[index(column(n, REWARD, at_rows) + first + o)] * slope
+                slope = rows[short(column(n, which, at_rows) + first + o)]
+            of_p += rows[short(column(n, REWARD, at_rows) + first + o)] * slope
             of_q += slope
             if n.vectors == 3:
-                w = reals[index(weights_at(n, at, b) + i)]
+                w = reals[short(weights_at(n, at, b) + i)]
                 of_w += w * slope
                 whole_w += w
             i = after(i, n.peers)
@@ -297,8 +297,8 @@ def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
             of_w, whole_w = total(of_w, n.peers), total(whole_w, n.peers)
         if along_pi:
             if at.peer == 0 and own > 0:
-                reals[index(kept + AT_P)], reals[index(kept + AT_Q)] = of_p, of_q
-                reals[index(kept + AT_W)], reals[index(kept + WHOLE_W)] = of_w, whole_w
+                reals[short(kept + AT_P)], reals[short(kept + AT_Q)] = of_p, of_q
+                reals[short(kept + AT_W)], reals[short(kept + WHOLE_W)] = of_w, whole_w
         else:
             q = np.int32(at.peer)
             while q < n.quantities:
@@ -306,14 +306,14 @@ def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
                     kind, one = a.quantity[q], a.first[q]
                     if j < 0 and kind == SQUARED_ERROR:
                         s = -2.0 * along(n, b, one, of_p, of_q, of_w, at, reals)
-                        reals[index(values + q)] += per_prompt * s
+                        reals[short(values + q)] += per_prompt * s
                     elif j < 0 and kind == MIXED:
-                        centre = t.reals[index(p.prompt + 3 * x + CENTRE)]
-                        if 0 < successes(n.group, reals[index(kept + WHOLE)], centre) < n.group:
-                            reals[index(values + q)] += per_prompt
+                        centre = t.reals[short(p.prompt + 3 * x + CENTRE)]
+                        if 0 < successes(n.group, reals[short(kept + WHOLE)], centre) < n.group:
+                            reals[short(values + q)] += per_prompt
                     elif j == a.second[q] and kind in (PROJECTION, SQUARED_PROJECTION):
                         s = along(n, b, one, of_p, of_q, of_w, at, reals)
-                        reals[index(values + q)] += per_prompt * s
+                        reals[short(values + q)] += per_prompt * s
                 q = after(q, n.peers)
         j = after(j, n.one)
     meet()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, uint32
 
-from ...device import any_lane, device_function, device_kernel, index, meet
+from ...device import any_lane, device_function, device_kernel, meet, short
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
 from .pairs import add_coordinates, add_products
@@ -36,7 +36,7 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
     parts = n.lanes if n.form == DENSE else together
     q = np.int32(at.lane)
     while q < parts * n.quantities:
-        reals[index(values_at(n, at, 0) + q)] = 0.0
+        reals[short(values_at(n, at, 0) + q)] = 0.0
         q = after(q, n.lanes)
     draw_prompts(n, p, low, high, keys, t, at, ints)
     turn = np.int32(0)
@@ -44,7 +44,7 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
         b = np.int32(turn + at.part)
         own = n.group if b < n.batch else 0
         b = b if b < n.batch else np.int32(0)
-        x = ints[index(at.integers + b)]
+        x = ints[short(at.integers + b)]
         draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints)
         meet()
         prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals)
@@ -61,7 +61,7 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
                 b = np.int32(turn + at.part)
                 own = n.group if c <= b < n.batch else 0
                 b = b if b < n.batch else np.int32(0)
-                x, y = ints[index(at.integers + b)], ints[index(at.integers + c)]
+                x, y = ints[short(at.integers + b)], ints[short(at.integers + c)]
                 if x != y and n.form != SHARED:
                     own = 0
                 if any_lane(own > 0):
@@ -72,18 +72,18 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
     values = values_at(n, at, 0)
     q = np.int32(at.lane)
     while q < n.quantities:
-        s = t.of_reals[index(p.added + q)]
+        s = t.of_reals[short(p.added + q)]
         for part in range(parts):
-            s += reals[index(values + part * n.quantities + q)]
-        reals[index(values + q)] = s * s if a.quantity[q] == SQUARED_PROJECTION else s
+            s += reals[short(values + part * n.quantities + q)]
+        reals[short(values + q)] = s * s if a.quantity[q] == SQUARED_PROJECTION else s
         q = after(q, n.lanes)
     if n.counted:
         b = np.int32(0)
         while b < n.batch:
             i = np.int32(at.lane)
             while i < n.group:
-                o = ints[index(chosen_at(n, at, b) + i)]
-                ints[index(counts_at(n, at, b) + (o >> n.count_bits))] = 0
+                o = ints[short(chosen_at(n, at, b) + i)]
+                ints[short(counts_at(n, at, b) + (o >> n.count_bits))] = 0
                 i = after(i, n.lanes)
             b = after(b, n.one)
     meet()
@@ -94,7 +94,7 @@ def copy(source, begin, target, at, size, thread, threads):
     """Copy some numbers; each thread takes some of them."""
     i = thread
     while i < size:
-        target[index(at + i)] = source[index(begin + i)]
+        target[short(at + i)] = source[short(begin + i)]
         i = after(i, threads)
 
 
@@ -120,7 +120,7 @@ def body(n, p, a, first, count, keys, t, room, out):
     # The thread block's own data: first values, whether they are set, and tables.
     begun = n.first_integer - 1
     if thread == 0:
-        ints[index(begun)] = 0
+        ints[short(begun)] = 0
     rows, at_rows, draws, at_guide = t.reals, p.row, t.words, p.guide
     if n.columns:
         rows, at_rows = reals, n.quantities
@@ -130,7 +130,7 @@ def body(n, p, a, first, count, keys, t, room, out):
         copy(t.words, p.guide, ints, at_guide, n.draws, thread, threads)
     i = np.int32(lane)
     while i < n.batch * n.words:
-        ints[index(counts_at(n, at, 0) + i)] = 0
+        ints[short(counts_at(n, at, 0) + i)] = 0
         i = after(i, n.lanes)
     # Some teams of a warp share their sums.
     those = np.int32(n.lanes * n.sharers)
@@ -138,7 +138,7 @@ def body(n, p, a, first, count, keys, t, room, out):
     own = np.int32(thread & (those - 1))
     i = np.int32(own)
     while i < n.products:
-        reals[index(products + i)] = 0.0
+        reals[short(products + i)] = 0.0
         i = after(i, those)
     cuda.syncthreads()
     block, blocks = cuda.blockIdx.x, cuda.gridDim.x
@@ -151,15 +151,15 @@ def body(n, p, a, first, count, keys, t, room, out):
             replicate(
                 n, p, a, first + rep, keys, t, draws, at_guide, rows, at_rows, at, ints, reals
             )
-        if ints[index(begun)] == 0:
+        if ints[short(begun)] == 0:
             # This does not test the round, because the compiler would then duplicate the first one.
             cuda.syncthreads()
             if team == 0:
                 q = np.int32(lane)
                 while q < n.quantities:
-                    reals[index(q)] = reals[index(values + q)]
+                    reals[short(q)] = reals[short(values + q)]
                     q = after(q, n.lanes)
-                ints[index(begun)] = 1
+                ints[short(begun)] = 1
             cuda.syncthreads()
         meet()
         j = np.int32(0)
@@ -170,10 +170,10 @@ def body(n, p, a, first, count, keys, t, room, out):
             while i < n.products:
                 if rep + other < count:
                     q, r = a.left[i], a.right[i]
-                    s = reals[index(theirs + q)] - reals[index(q)]
+                    s = reals[short(theirs + q)] - reals[short(q)]
                     if r >= 0:
-                        s *= reals[index(theirs + r)] - reals[index(r)]
-                    reals[index(products + i)] += s
+                        s *= reals[short(theirs + r)] - reals[short(r)]
+                    reals[short(products + i)] += s
                 i = after(i, those)
             j = after(j, n.one)
         meet()
@@ -186,9 +186,9 @@ def body(n, p, a, first, count, keys, t, room, out):
         s = 0.0
         j = np.int32(0)
         while j < n.teams >> n.sharer_bits:
-            s += reals[index(n.first_product + j * n.products + i)]
+            s += reals[short(n.first_product + j * n.products + i)]
             j = after(j, n.one)
-        out[index(at_out + n.quantities + i)] = s
+        out[short(at_out + n.quantities + i)] = s
         i = after(i, threads)
 
 

@@ -25,19 +25,13 @@ from .shapes import FEATURES_SQ, LINEAR, PROB, PROBS_SQ, REWARD, Asked, Places, 
 
 
 @device_function
-def wide(i):
-    """An unsigned index of 64 bits, whose constant part is a part of the instruction."""
-    return np.uint64(i)
-
-
-@device_function
 def pick(n, words, x, p, t, table, at_cells, at, chosen):
     """The outcomes of four words: by their cells, or by a search if a cell has several thresholds."""
     shift, none = np.uint32(n.shift), np.uint32(np.uint32(0xFFFFFFFF) >> np.uint32(n.shift))
     found = True
     for i in range(4):
         cell = np.uint32((x << (32 - n.shift)) + (words[i] >> shift))
-        o = np.uint32(np.uint32(words[i] + table[wide(at_cells + cell)]) >> shift)
+        o = np.uint32(np.uint32(words[i] + table[index(at_cells + cell)]) >> shift)
         chosen[at + i] = o
         found = found and o != none
     if not found:
@@ -77,14 +71,14 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
         for i in range(4):
             if 4 * quad + i < n.group:
                 o = chosen[4 * turn + i]
-                z = rows[wide(column(n, REWARD, row) + o)]
-                slope = rows[wide(column(n, LINEAR, row) + o)]
+                z = rows[index(column(n, REWARD, row) + o)]
+                slope = rows[index(column(n, LINEAR, row) + o)]
                 rewards[4 * turn + i] = z
                 whole += z
                 along_p += z * slope
                 along_q += slope
                 if n.moving:
-                    prob = rows[wide(column(n, PROB, row) + o)]
+                    prob = rows[index(column(n, PROB, row) + o)]
                     at_p += z * prob
                     at_q += prob
                 count(n, counts, o, ints)

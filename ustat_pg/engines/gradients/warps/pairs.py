@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...device import device_function, index, total
+from ...device import device_function, short, total
 from ..scalar import DISTANCE, SHARED, SQUARED_ERROR
 from .groups import along, column, count_of
 from .shapes import (
@@ -34,19 +34,19 @@ def masses(n, c, low, high, rewards, rows, at, ints, reals):
         k = np.int32(low)
         while k < high:
             often = float(count_of(n, counts_at(n, at, c), k, ints))
-            of_p += often * rows[index(rewards + k)]
+            of_p += often * rows[short(rewards + k)]
             of_q += often
             k = after(k, n.one)
     if n.vectors == 3 or not n.counted:
         i = np.int32(0)
         while i < n.group:
-            k = ints[index(chosen_at(n, at, c) + i)]
+            k = ints[short(chosen_at(n, at, c) + i)]
             if low <= k < high:
                 if not n.counted:
-                    of_p += rows[index(rewards + k)]
+                    of_p += rows[short(rewards + k)]
                     of_q += 1.0
                 if n.vectors == 3:
-                    of_w += reals[index(weights_at(n, at, c) + i)]
+                    of_w += reals[short(weights_at(n, at, c) + i)]
             i = after(i, n.one)
     return of_p, of_q, of_w
 
@@ -66,24 +66,24 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
     pw, qw, wp, wq, ww = 0.0, 0.0, 0.0, 0.0, 0.0
     i = np.int32(at.peer)
     while i < own:
-        o = ints[index(chosen_at(n, at, b) + i)]
-        z, low, high = rows[index(rewards + o)], np.int32(o), np.int32(o + 1)
-        arm = t.words[index(p.arm + x * n.outcomes + o)]
+        o = ints[short(chosen_at(n, at, b) + i)]
+        z, low, high = rows[short(rewards + o)], np.int32(o), np.int32(o + 1)
+        arm = t.words[short(p.arm + x * n.outcomes + o)]
         if not n.distinct or x != y:
             of_arm = p.span + 2 * (y * n.arms + arm)
-            low, high = np.int32(t.words[index(of_arm)]), np.int32(t.words[index(of_arm + 1)])
+            low, high = np.int32(t.words[short(of_arm)]), np.int32(t.words[short(of_arm + 1)])
         of_p, of_q, of_w = masses(n, c, low, high, theirs, rows, at, ints, reals)
         if n.moving:
-            prob = t.reals[index(p.probs + y * n.arms + arm)]
-            of_p -= reals[index(two + WHOLE)] * prob
+            prob = t.reals[short(p.probs + y * n.arms + arm)]
+            of_p -= reals[short(two + WHOLE)] * prob
             of_q -= n.group * prob
-            of_w -= reals[index(two + WHOLE_W)] * prob
+            of_w -= reals[short(two + WHOLE_W)] * prob
         pp += z * of_p
         pq += z * of_q
         qp += of_p
         qq += of_q
         if n.vectors == 3:
-            w = reals[index(weights_at(n, at, b) + i)]
+            w = reals[short(weights_at(n, at, b) + i)]
             pw += z * of_w
             qw += of_w
             wp += w * of_p
@@ -96,45 +96,45 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
         pw, qw = total(pw, n.peers) * n.share, total(qw, n.peers) * n.share
         wp, wq = total(wp, n.peers) * n.share, total(wq, n.peers) * n.share
         ww = total(ww, n.peers)
-    scale = t.reals[index(p.prompt + 3 * x + FEATURES_SQ)]
+    scale = t.reals[short(p.prompt + 3 * x + FEATURES_SQ)]
     crossed = n.form == SHARED and n.batch > 1
     if crossed:
         scale = 0.0
         m = np.int32(at.peer)
         while m < n.width:
-            here = t.reals[index(p.features + x * n.width + m)]
-            scale += here * t.reals[index(p.features + y * n.width + m)]
+            here = t.reals[short(p.features + x * n.width + m)]
+            scale += here * t.reals[short(p.features + y * n.width + m)]
             m = after(m, n.peers)
         scale = total(scale, n.peers)
     if n.moving:
         of_p, of_q, of_w = (
-            reals[index(two + AT_P)],
-            reals[index(two + AT_Q)],
-            reals[index(two + AT_W)],
+            reals[short(two + AT_P)],
+            reals[short(two + AT_Q)],
+            reals[short(two + AT_W)],
         )
-        both = t.reals[index(p.prompt + 3 * x + PROBS_SQ)]
+        both = t.reals[short(p.prompt + 3 * x + PROBS_SQ)]
         if crossed:
             of_p, of_q, of_w, both = 0.0, 0.0, 0.0, 0.0
             i = np.int32(at.peer)
             while i < own:
-                o = ints[index(chosen_at(n, at, c) + i)]
-                arm = t.words[index(p.arm + y * n.outcomes + o)]
-                prob = t.reals[index(p.probs + x * n.arms + arm)]
-                of_p += rows[index(theirs + o)] * prob
+                o = ints[short(chosen_at(n, at, c) + i)]
+                arm = t.words[short(p.arm + y * n.outcomes + o)]
+                prob = t.reals[short(p.probs + x * n.arms + arm)]
+                of_p += rows[short(theirs + o)] * prob
                 of_q += prob
                 if n.vectors == 3:
-                    of_w += reals[index(weights_at(n, at, c) + i)] * prob
+                    of_w += reals[short(weights_at(n, at, c) + i)] * prob
                 i = after(i, n.peers)
             k = np.int32(at.peer)
             while k < n.arms:
-                here = t.reals[index(p.probs + x * n.arms + k)]
-                both += here * t.reals[index(p.probs + y * n.arms + k)]
+                here = t.reals[short(p.probs + x * n.arms + k)]
+                both += here * t.reals[short(p.probs + y * n.arms + k)]
                 k = after(k, n.peers)
             of_p, of_q = total(of_p, n.peers) * n.share, total(of_q, n.peers) * n.share
             of_w, both = total(of_w, n.peers), total(both, n.peers)
-        whole, whole_w = reals[index(one + WHOLE)] * n.share, reals[index(one + WHOLE_W)]
-        rest_p = of_p - reals[index(two + WHOLE)] * n.share * both
-        rest_q, rest_w = of_q - both, of_w - reals[index(two + WHOLE_W)] * both
+        whole, whole_w = reals[short(one + WHOLE)] * n.share, reals[short(one + WHOLE_W)]
+        rest_p = of_p - reals[short(two + WHOLE)] * n.share * both
+        rest_q, rest_w = of_q - both, of_w - reals[short(two + WHOLE_W)] * both
         pp -= whole * rest_p
         pq -= whole * rest_q
         qp -= rest_p
@@ -153,21 +153,21 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
             if kind in (SQUARED_ERROR, DISTANCE):
                 here = coefficients_at(n, at, b, a.first[q])
                 there = coefficients_at(n, at, c, a.first[q])
-                p1, q1, w1 = reals[index(here)], reals[index(here + 1)], 0.0
-                p2, q2, w2 = reals[index(there)], reals[index(there + 1)], 0.0
+                p1, q1, w1 = reals[short(here)], reals[short(here + 1)], 0.0
+                p2, q2, w2 = reals[short(there)], reals[short(there + 1)], 0.0
                 if n.vectors == 3:
-                    w1, w2 = reals[index(here + 2)], reals[index(there + 2)]
+                    w1, w2 = reals[short(here + 2)], reals[short(there + 2)]
                 if kind == DISTANCE:
                     here = coefficients_at(n, at, b, a.second[q])
                     there = coefficients_at(n, at, c, a.second[q])
-                    p1, q1 = p1 - reals[index(here)], q1 - reals[index(here + 1)]
-                    p2, q2 = p2 - reals[index(there)], q2 - reals[index(there + 1)]
+                    p1, q1 = p1 - reals[short(here)], q1 - reals[short(here + 1)]
+                    p2, q2 = p2 - reals[short(there)], q2 - reals[short(there + 1)]
                     if n.vectors == 3:
-                        w1, w2 = w1 - reals[index(here + 2)], w2 - reals[index(there + 2)]
+                        w1, w2 = w1 - reals[short(here + 2)], w2 - reals[short(there + 2)]
                 s = p1 * (p2 * pp + q2 * pq) + q1 * (p2 * qp + q2 * qq)
                 if n.vectors == 3:
                     s += w2 * (p1 * pw + q1 * qw) + w1 * (p2 * wp + q2 * wq + w2 * ww)
-                reals[index(values + q)] += scale * s
+                reals[short(values + q)] += scale * s
         q = after(q, n.peers)
 
 
@@ -180,20 +180,20 @@ def add_coordinates(n, p, a, rows, at_rows, t, at, ints, reals):
     while m < n.width:
         q = np.int32(0)
         while q < n.quantities:
-            reals[index(sums + q)] = 0.0
+            reals[short(sums + q)] = 0.0
             q = after(q, n.one)
         b = np.int32(0)
         while b < n.batch:
-            x = ints[index(at.integers + b)]
+            x = ints[short(at.integers + b)]
             of_p, of_q, of_w = 0.0, 0.0, 0.0
             i = np.int32(0)
             while i < n.group:
-                o = x * n.outcomes + ints[index(chosen_at(n, at, b) + i)]
-                s = t.reals[index(p.dense + (x * n.arms + t.words[index(p.arm + o)]) * n.width + m)]
-                of_p += rows[index(column(n, REWARD, at_rows) + o)] * s
+                o = x * n.outcomes + ints[short(chosen_at(n, at, b) + i)]
+                s = t.reals[short(p.dense + (x * n.arms + t.words[short(p.arm + o)]) * n.width + m)]
+                of_p += rows[short(column(n, REWARD, at_rows) + o)] * s
                 of_q += s
                 if n.vectors == 3:
-                    of_w += reals[index(weights_at(n, at, b) + i)] * s
+                    of_w += reals[short(weights_at(n, at, b) + i)] * s
                 i = after(i, n.one)
             of_p, of_q = of_p * n.share, of_q * n.share
             q = np.int32(0)
@@ -203,12 +203,12 @@ def add_coordinates(n, p, a, rows, at_rows, t, at, ints, reals):
                     s = along(n, b, a.first[q], of_p, of_q, of_w, at, reals)
                     if kind == DISTANCE:
                         s -= along(n, b, a.second[q], of_p, of_q, of_w, at, reals)
-                    reals[index(sums + q)] += s
+                    reals[short(sums + q)] += s
                 q = after(q, n.one)
             b = after(b, n.one)
         q = np.int32(0)
         while q < n.quantities:
-            s = reals[index(sums + q)] / n.batch
-            reals[index(values + q)] += s * s
+            s = reals[short(sums + q)] / n.batch
+            reals[short(values + q)] += s * s
             q = after(q, n.one)
         m = after(m, n.lanes)
