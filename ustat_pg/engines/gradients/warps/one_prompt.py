@@ -17,7 +17,7 @@ from numba import cuda, float64, uint32
 
 from ....sampling.rng import CONTEXT_SLOT
 from ...device import WARP, device_function, device_kernel, index, meet, total
-from ...draws import words_of_32
+from ...draws import LOW, words_of_32
 from ..scalar import DISTANCE, FIXED, SHARED, WITHOUT_REPLACEMENT
 from .groups import column, combination, count, count_of, search
 from .kernels import copy
@@ -31,7 +31,8 @@ def pick(n, words, x, p, t, table, at_cells, at, chosen):
     found = True
     for i in range(4):
         cell = np.uint32((x << (32 - n.shift)) + (words[i] >> shift))
-        o = np.uint32(np.uint32(words[i] + table[index(at_cells + cell)]) >> shift)
+        end = np.uint64(words[i]) + np.uint64(table[index(at_cells + cell)])
+        o = np.uint32(np.uint32(end & LOW) >> shift)
         chosen[at + i] = o
         found = found and o != none
     if not found:
