@@ -281,7 +281,7 @@ def _small(numbers: Any) -> Any:
 
 def of_one_prompt(shape: Shape) -> Shape:
     """The shape of the kernel of one prompt. A team's numbers in shared memory are its counts alone."""
-    size, teams = shape.contexts * shape.outcomes, THREADS // shape.lanes
+    size, teams = shape.rows, THREADS // shape.lanes
     columns, cells = 2 + shape.moving, shape.contexts << (32 - shape.shift)
     first_product = shape.quantities
     products = THREADS // WARP * shape.products
@@ -326,8 +326,9 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
     those = WARP // lanes
     sharers = 1 if products <= SUMS_OF_A_TEAM else those
     moving = not dense and any(kind in MOVING for kind in asked.kinds)
-    doubles = batch * (KEPT + len(asked.kinds) * vectors + group * (vectors == 3))
-    doubles += parts * size + lanes * size * dense
+    weights = batch * (KEPT + len(asked.kinds) * vectors)
+    values = weights + batch * group * (vectors == 3)
+    doubles = values + parts * size + lanes * size * dense
     count_bits = 2 if group < 2**8 else 1 if group < 2**16 else 0
     words = ceil(outcomes / 2**count_bits)
     integers = batch * (1 + group) + 2 * batch * (cell.design == "without-replacement")
@@ -388,6 +389,13 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
         sharer_bits=sharers.bit_length() - 1,
         integers=integers,
         doubles=doubles,
+        chosen=batch,
+        counts=batch * (1 + group),
+        moved=batch * (1 + group + words),
+        coefficients=batch * KEPT,
+        weights=weights,
+        values=values,
+        rows=problem.arm.size,
         first_product=first_product,
         first_double=first_double,
         first_integer=2 * (first_double + teams * doubles) + draws + 1,

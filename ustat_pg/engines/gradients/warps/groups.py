@@ -16,6 +16,7 @@ from .shapes import (
     AT_Q,
     AT_W,
     CENTRE,
+    KEPT,
     LINEAR,
     MOST_OF_OTHERS,
     NORM,
@@ -25,13 +26,6 @@ from .shapes import (
     WHOLE,
     WHOLE_W,
     after,
-    chosen_at,
-    coefficients_at,
-    counts_at,
-    kept_at,
-    moved_at,
-    values_at,
-    weights_at,
 )
 
 
@@ -41,12 +35,6 @@ def search(word, table, ends, o, last):
     while o < last and word >= table[short(ends + o)]:
         o += 1
     return o
-
-
-@device_function
-def column(n, which, at_rows):
-    """Where a column of outcomes begins."""
-    return at_rows + which * n.contexts * n.outcomes
 
 
 @device_function
@@ -80,7 +68,7 @@ def draw_prompts(n, p, low, high, keys, t, at, ints):
     meet()
     if drawn and n.design != IID and at.lane == 0:
         # These are the first steps of a shuffle; only the places that moved are stored.
-        moved = moved_at(n, at)
+        moved = np.int32(at.integers + n.moved)
         b = np.int32(0)
         while b < n.batch:
             word = ints[short(at.integers + b)]
@@ -103,7 +91,8 @@ def draw_prompts(n, p, low, high, keys, t, at, ints):
 @device_function
 def draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints):
     """Store and count a lane's outputs of a prompt's group, of which ``own`` are to be drawn."""
-    chosen, counts = chosen_at(n, at, b), counts_at(n, at, b)
+    chosen = np.int32(at.integers + n.chosen + b * n.group)
+    counts = np.int32(at.integers + n.counts + b * n.words)
     guide, ends = at_guide + (x << (32 - n.shift)), at_guide + (p.ends - p.guide) + x * n.outcomes
     last = t.words[short(p.last + x)]
     quad = np.int32(at.peer)
@@ -144,10 +133,8 @@ def norm_weighted(n, p, b, x, o, whole, weighted, rows, at_rows, t, at, ints):
     Arguments:
         whole, weighted: Σ‖s‖² and Σ‖s‖² z of the group.
     """
-    rewards, norms = (
-        column(n, REWARD, at_rows) + x * n.outcomes,
-        column(n, NORM, at_rows) + x * n.outcomes,
-    )
+    rewards = np.int32(at_rows + REWARD * n.rows + x * n.outcomes)
+    norms = np.int32(at_rows + NORM * n.rows + x * n.outcomes)
     norm, z = rows[short(norms + o)], rows[short(rewards + o)]
     others, others_weighted = whole - norm, weighted - norm * z
     if not others > MOST_OF_OTHERS * whole:
@@ -155,7 +142,7 @@ def norm_weighted(n, p, b, x, o, whole, weighted, rows, at_rows, t, at, ints):
         others, others_weighted, own = 0.0, 0.0, True
         j = np.int32(0)
         while j < n.group:
-            k = ints[short(chosen_at(n, at, b) + j)]
+            k = ints[short(at.integers + n.chosen + b * n.group + j)]
             if k == o and own:
                 own = False
             else:
@@ -181,8 +168,10 @@ def successes(group, whole, centre):
 @device_function
 def prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals):
     """Compute the sums of a group and store them."""
-    chosen, first = chosen_at(n, at, b), x * n.outcomes
-    rewards, norms = column(n, REWARD, at_rows) + first, column(n, NORM, at_rows) + first
+    chosen = np.int32(at.integers + n.chosen + b * n.group)
+    first = np.int32(x * n.outcomes)
+    rewards = np.int32(at_rows + REWARD * n.rows + first)
+    norms = np.int32(at_rows + NORM * n.rows + first)
     whole, norm, weighted = 0.0, 0.0, 0.0
     i = np.int32(at.peer)
     while i < own:
@@ -211,25 +200,25 @@ def prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals):
         norm, weighted = total(norm, n.peers), total(weighted, n.peers)
         i = np.int32(at.peer)
         while i < own:
-            reals[short(weights_at(n, at, b) + i)] = norm_weighted(
+            reals[short(at.doubles + n.weights + b * n.group + i)] = norm_weighted(
                 n, p, b, x, ints[short(chosen + i)], norm, weighted, rows, at_rows, t, at, ints
             )
             i = after(i, n.peers)
     if at.peer == 0 and own > 0:
-        reals[short(kept_at(n, at, b) + WHOLE)] = whole
-        reals[short(kept_at(n, at, b) + SCALE)] = scale
+        reals[short(at.doubles + b * KEPT + WHOLE)] = whole
+        reals[short(at.doubles + b * KEPT + SCALE)] = scale
     meet()
 
 
 @device_function
 def coefficients(n, p, a, own, b, x, t, at, reals):
     """The coefficients of P, Q and W in each estimator at a prompt; each peer computes some."""
-    kept = kept_at(n, at, b)
+    kept = np.int32(at.doubles + b * KEPT)
     e = np.int32(at.peer)
     while e < n.estimators:
         if own > 0:
             whole, scale = reals[short(kept + WHOLE)], reals[short(kept + SCALE)]
-            place = coefficients_at(n, at, b, e)
+            place = np.int32(at.doubles + n.coefficients + (b * n.estimators + e) * n.vectors)
             of_p, of_q = combination(n, p, e, a.kinds[e], x, whole, scale, t)
             reals[short(place)], reals[short(place + 1)] = of_p, of_q
             if n.vectors == 3:
@@ -261,7 +250,7 @@ def combination(n, p, e, kind, x, whole, scale, t):
 @device_function
 def along(n, b, e, of_p, of_q, of_w, at, reals):
     """Σ_v coefficient · number, for an estimator at a prompt."""
-    place = coefficients_at(n, at, b, e)
+    place = np.int32(at.doubles + n.coefficients + (b * n.estimators + e) * n.vectors)
     s = reals[short(place)] * of_p + reals[short(place + 1)] * of_q
     return s + reals[short(place + 2)] * of_w if n.vectors == 3 else s
 
@@ -269,9 +258,11 @@ def along(n, b, e, of_p, of_q, of_w, at, reals):
 @device_function
 def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
     """Numbers that quantities need from one prompt: along g and other directions, and whether it is mixed."""
-    chosen, first = chosen_at(n, at, b), x * n.outcomes
+    chosen = np.int32(at.integers + n.chosen + b * n.group)
+    first = np.int32(x * n.outcomes)
     per_prompt = 1.0 / n.batch
-    values, kept = values_at(n, at, at.part), kept_at(n, at, b)
+    values = np.int32(at.doubles + n.values + at.part * n.quantities)
+    kept = np.int32(at.doubles + b * KEPT)
     # The last direction is π, if it is needed.
     j = np.int32(-1)
     while j < n.directions + n.moving:
@@ -284,11 +275,11 @@ def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
                 slope = t.of_reals[short(p.along + j * n.contexts * n.outcomes + first + o)]
             else:
                 which = PROB if along_pi else LINEAR
-                slope = rows[short(column(n, which, at_rows) + first + o)]
-            of_p += rows[short(column(n, REWARD, at_rows) + first + o)] * slope
+                slope = rows[short(at_rows + which * n.rows + first + o)]
+            of_p += rows[short(at_rows + REWARD * n.rows + first + o)] * slope
             of_q += slope
             if n.vectors == 3:
-                w = reals[short(weights_at(n, at, b) + i)]
+                w = reals[short(at.doubles + n.weights + b * n.group + i)]
                 of_w += w * slope
                 whole_w += w
             i = after(i, n.peers)

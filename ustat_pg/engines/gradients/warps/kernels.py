@@ -25,7 +25,7 @@ from ...device import any_lane, device_function, device_kernel, meet, short
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
 from .pairs import add_coordinates, add_products
-from .shapes import Asked, Place, Places, Shape, after, chosen_at, counts_at, values_at
+from .shapes import Asked, Place, Places, Shape, after
 
 
 @device_function
@@ -36,7 +36,7 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
     parts = n.lanes if n.form == DENSE else together
     q = np.int32(at.lane)
     while q < parts * n.quantities:
-        reals[short(values_at(n, at, 0) + q)] = 0.0
+        reals[short(at.doubles + n.values + q)] = 0.0
         q = after(q, n.lanes)
     draw_prompts(n, p, low, high, keys, t, at, ints)
     turn = np.int32(0)
@@ -69,7 +69,7 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
                 c = after(c, n.one)
             turn = after(turn, together)
     meet()
-    values = values_at(n, at, 0)
+    values = np.int32(at.doubles + n.values)
     q = np.int32(at.lane)
     while q < n.quantities:
         s = t.of_reals[short(p.added + q)]
@@ -82,8 +82,8 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
         while b < n.batch:
             i = np.int32(at.lane)
             while i < n.group:
-                o = ints[short(chosen_at(n, at, b) + i)]
-                ints[short(counts_at(n, at, b) + (o >> n.count_bits))] = 0
+                o = ints[short(at.integers + n.chosen + b * n.group + i)]
+                ints[short(at.integers + n.counts + b * n.words + (o >> n.count_bits))] = 0
                 i = after(i, n.lanes)
             b = after(b, n.one)
     meet()
@@ -124,13 +124,13 @@ def body(n, p, a, first, count, keys, t, room, out):
     rows, at_rows, draws, at_guide = t.reals, p.row, t.words, p.guide
     if n.columns:
         rows, at_rows = reals, n.quantities
-        copy(t.reals, p.row, reals, at_rows, n.columns * n.contexts * n.outcomes, thread, threads)
+        copy(t.reals, p.row, reals, at_rows, n.columns * n.rows, thread, threads)
     if n.draws:
         draws, at_guide = ints, begun - n.draws
         copy(t.words, p.guide, ints, at_guide, n.draws, thread, threads)
     i = np.int32(lane)
     while i < n.batch * n.words:
-        ints[short(counts_at(n, at, 0) + i)] = 0
+        ints[short(at.integers + n.counts + i)] = 0
         i = after(i, n.lanes)
     # Some teams of a warp share their sums.
     those = np.int32(n.lanes * n.sharers)
@@ -142,7 +142,7 @@ def body(n, p, a, first, count, keys, t, room, out):
         i = after(i, those)
     cuda.syncthreads()
     block, blocks = cuda.blockIdx.x, cuda.gridDim.x
-    values = values_at(n, at, 0)
+    values = np.int32(at.doubles + n.values)
     start, stride = block * n.teams, np.int64(blocks) * n.teams
     while start < count:
         rep = start + team

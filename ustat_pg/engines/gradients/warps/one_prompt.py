@@ -19,7 +19,7 @@ from ....sampling.rng import CONTEXT_SLOT
 from ...device import WARP, device_function, device_kernel, index, meet, total
 from ...draws import LOW, words_of_32
 from ..scalar import DISTANCE, FIXED, SHARED, WITHOUT_REPLACEMENT
-from .groups import column, combination, count, count_of, search
+from .groups import combination, count, count_of, search
 from .kernels import copy
 from .shapes import FEATURES_SQ, LINEAR, PROB, PROBS_SQ, REWARD, Asked, Places, Shape, after
 
@@ -72,14 +72,14 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
         for i in range(4):
             if 4 * quad + i < n.group:
                 o = chosen[4 * turn + i]
-                z = rows[index(column(n, REWARD, row) + o)]
-                slope = rows[index(column(n, LINEAR, row) + o)]
+                z = rows[index(row + REWARD * n.rows + o)]
+                slope = rows[index(row + LINEAR * n.rows + o)]
                 rewards[4 * turn + i] = z
                 whole += z
                 along_p += z * slope
                 along_q += slope
                 if n.moving:
-                    prob = rows[index(column(n, PROB, row) + o)]
+                    prob = rows[index(row + PROB * n.rows + o)]
                     at_p += z * prob
                     at_q += prob
                 count(n, counts, o, ints)
@@ -131,7 +131,7 @@ def body(n, p, a, first, count, keys, t, out, chosen, rewards, base, value, sums
     rows, at_rows, table, at_cells = t.reals, p.row, t.words, p.cells
     if n.columns:
         rows, at_rows = reals, n.quantities
-        copy(t.reals, p.row, reals, at_rows, n.columns * n.contexts * n.outcomes, thread, threads)
+        copy(t.reals, p.row, reals, at_rows, n.columns * n.rows, thread, threads)
     if n.draws:
         table, at_cells = ints, n.first_integer - n.draws
         copy(t.words, p.cells, ints, at_cells, n.draws, thread, threads)

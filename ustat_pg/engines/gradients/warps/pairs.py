@@ -6,23 +6,18 @@ import numpy as np
 
 from ...device import device_function, short, total
 from ..scalar import DISTANCE, SHARED, SQUARED_ERROR
-from .groups import along, column, count_of
+from .groups import along, count_of
 from .shapes import (
     AT_P,
     AT_Q,
     AT_W,
     FEATURES_SQ,
+    KEPT,
     PROBS_SQ,
     REWARD,
     WHOLE,
     WHOLE_W,
     after,
-    chosen_at,
-    coefficients_at,
-    counts_at,
-    kept_at,
-    values_at,
-    weights_at,
 )
 
 
@@ -33,20 +28,20 @@ def masses(n, c, low, high, rewards, rows, at, ints, reals):
     if n.counted:
         k = np.int32(low)
         while k < high:
-            often = float(count_of(n, counts_at(n, at, c), k, ints))
+            often = float(count_of(n, at.integers + n.counts + c * n.words, k, ints))
             of_p += often * rows[short(rewards + k)]
             of_q += often
             k = after(k, n.one)
     if n.vectors == 3 or not n.counted:
         i = np.int32(0)
         while i < n.group:
-            k = ints[short(chosen_at(n, at, c) + i)]
+            k = ints[short(at.integers + n.chosen + c * n.group + i)]
             if low <= k < high:
                 if not n.counted:
                     of_p += rows[short(rewards + k)]
                     of_q += 1.0
                 if n.vectors == 3:
-                    of_w += reals[short(weights_at(n, at, c) + i)]
+                    of_w += reals[short(at.doubles + n.weights + c * n.group + i)]
             i = after(i, n.one)
     return of_p, of_q, of_w
 
@@ -57,16 +52,15 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
 
     ⟨w - |w| π, u - |u| π'⟩ = Σ w (u - |u| π') - |w| (Σ u π - |u| Σ π π'), with |P| = Σz/G and |Q| = 1.
     """
-    rewards, theirs = (
-        column(n, REWARD, at_rows) + x * n.outcomes,
-        column(n, REWARD, at_rows) + y * n.outcomes,
-    )
-    one, two = kept_at(n, at, b), kept_at(n, at, c)
+    rewards = np.int32(at_rows + REWARD * n.rows + x * n.outcomes)
+    theirs = np.int32(at_rows + REWARD * n.rows + y * n.outcomes)
+    one = np.int32(at.doubles + b * KEPT)
+    two = np.int32(at.doubles + c * KEPT)
     pp, pq, qp, qq = 0.0, 0.0, 0.0, 0.0
     pw, qw, wp, wq, ww = 0.0, 0.0, 0.0, 0.0, 0.0
     i = np.int32(at.peer)
     while i < own:
-        o = ints[short(chosen_at(n, at, b) + i)]
+        o = ints[short(at.integers + n.chosen + b * n.group + i)]
         z, low, high = rows[short(rewards + o)], np.int32(o), np.int32(o + 1)
         arm = t.words[short(p.arm + x * n.outcomes + o)]
         if not n.distinct or x != y:
@@ -83,7 +77,7 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
         qp += of_p
         qq += of_q
         if n.vectors == 3:
-            w = reals[short(weights_at(n, at, b) + i)]
+            w = reals[short(at.doubles + n.weights + b * n.group + i)]
             pw += z * of_w
             qw += of_w
             wp += w * of_p
@@ -117,13 +111,13 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
             of_p, of_q, of_w, both = 0.0, 0.0, 0.0, 0.0
             i = np.int32(at.peer)
             while i < own:
-                o = ints[short(chosen_at(n, at, c) + i)]
+                o = ints[short(at.integers + n.chosen + c * n.group + i)]
                 arm = t.words[short(p.arm + y * n.outcomes + o)]
                 prob = t.reals[short(p.probs + x * n.arms + arm)]
                 of_p += rows[short(theirs + o)] * prob
                 of_q += prob
                 if n.vectors == 3:
-                    of_w += reals[short(weights_at(n, at, c) + i)] * prob
+                    of_w += reals[short(at.doubles + n.weights + c * n.group + i)] * prob
                 i = after(i, n.peers)
             k = np.int32(at.peer)
             while k < n.arms:
@@ -145,21 +139,29 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
         wq -= whole_w * rest_q
         ww -= whole_w * rest_w
     scale *= (1.0 if b == c else 2.0) / (n.batch * n.batch)
-    values = values_at(n, at, at.part)
+    values = np.int32(at.doubles + n.values + at.part * n.quantities)
     q = np.int32(at.peer)
     while q < n.quantities:
         if own > 0:
             kind = a.quantity[q]
             if kind in (SQUARED_ERROR, DISTANCE):
-                here = coefficients_at(n, at, b, a.first[q])
-                there = coefficients_at(n, at, c, a.first[q])
+                here = np.int32(
+                    at.doubles + n.coefficients + (b * n.estimators + a.first[q]) * n.vectors
+                )
+                there = np.int32(
+                    at.doubles + n.coefficients + (c * n.estimators + a.first[q]) * n.vectors
+                )
                 p1, q1, w1 = reals[short(here)], reals[short(here + 1)], 0.0
                 p2, q2, w2 = reals[short(there)], reals[short(there + 1)], 0.0
                 if n.vectors == 3:
                     w1, w2 = reals[short(here + 2)], reals[short(there + 2)]
                 if kind == DISTANCE:
-                    here = coefficients_at(n, at, b, a.second[q])
-                    there = coefficients_at(n, at, c, a.second[q])
+                    here = (
+                        at.doubles + n.coefficients + (b * n.estimators + a.second[q]) * n.vectors
+                    )
+                    there = (
+                        at.doubles + n.coefficients + (c * n.estimators + a.second[q]) * n.vectors
+                    )
                     p1, q1 = p1 - reals[short(here)], q1 - reals[short(here + 1)]
                     p2, q2 = p2 - reals[short(there)], q2 - reals[short(there + 1)]
                     if n.vectors == 3:
@@ -174,8 +176,8 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
 @device_function
 def add_coordinates(n, p, a, rows, at_rows, t, at, ints, reals):
     """The same contribution from the coordinates of dense scores; each lane takes some of them."""
-    values = values_at(n, at, at.lane)
-    sums = values_at(n, at, n.lanes + at.lane)
+    values = np.int32(at.doubles + n.values + at.lane * n.quantities)
+    sums = np.int32(at.doubles + n.values + (n.lanes + at.lane) * n.quantities)
     m = np.int32(at.lane)
     while m < n.width:
         q = np.int32(0)
@@ -188,12 +190,12 @@ def add_coordinates(n, p, a, rows, at_rows, t, at, ints, reals):
             of_p, of_q, of_w = 0.0, 0.0, 0.0
             i = np.int32(0)
             while i < n.group:
-                o = x * n.outcomes + ints[short(chosen_at(n, at, b) + i)]
+                o = x * n.outcomes + ints[short(at.integers + n.chosen + b * n.group + i)]
                 s = t.reals[short(p.dense + (x * n.arms + t.words[short(p.arm + o)]) * n.width + m)]
-                of_p += rows[short(column(n, REWARD, at_rows) + o)] * s
+                of_p += rows[short(at_rows + REWARD * n.rows + o)] * s
                 of_q += s
                 if n.vectors == 3:
-                    of_w += reals[short(weights_at(n, at, b) + i)] * s
+                    of_w += reals[short(at.doubles + n.weights + b * n.group + i)] * s
                 i = after(i, n.one)
             of_p, of_q = of_p * n.share, of_q * n.share
             q = np.int32(0)

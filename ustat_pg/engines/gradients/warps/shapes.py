@@ -45,6 +45,11 @@ class Shape(NamedTuple):
         roomy: whether teams use global memory, because shared memory is too small.
         sharers, sharer_bits: the number of teams of a warp that share their sums, and its binary logarithm.
         integers, doubles: a team's numbers in shared memory, after the thread block's own.
+        chosen, counts, moved: where a team's integers begin, after its prompts: outcomes, their counts, and
+            the places that a shuffle has moved.
+        coefficients, weights, values: where its doubles begin, after the sums of groups: the coefficients of
+            estimators, the weights of W, and quantities by parts, with space for a coordinate's.
+        rows: the outcomes of all prompts, which is the length of a column.
         first_product, first_double, first_integer: the places where sums and the teams' numbers begin.
         one: 1. Loops add it, so that the compiler unrolls only loops of a shape that is built in.
         share: 1/G.
@@ -84,6 +89,13 @@ class Shape(NamedTuple):
     sharer_bits: int
     integers: int
     doubles: int
+    chosen: int
+    counts: int
+    moved: int
+    coefficients: int
+    weights: int
+    values: int
+    rows: int
     first_product: int
     first_double: int
     first_integer: int
@@ -173,48 +185,3 @@ class Place(NamedTuple):
 def after(i, step):
     """The next place of a loop, in 32 bits."""
     return np.int32(i + step)
-
-
-# A team's integers: prompts, outcomes, counts, and the places that a shuffle has moved.
-
-
-@device_function
-def chosen_at(n, at, b):
-    return np.int32(at.integers + n.batch + b * n.group)
-
-
-@device_function
-def counts_at(n, at, b):
-    return np.int32(at.integers + n.batch * (1 + n.group) + b * n.words)
-
-
-@device_function
-def moved_at(n, at):
-    return np.int32(at.integers + n.batch * (1 + n.group + n.words))
-
-
-# Its doubles: stored sums of groups, coefficients, the weights of W, quantities by parts, and space for a
-# coordinate's.
-
-
-@device_function
-def kept_at(n, at, b):
-    return np.int32(at.doubles + b * KEPT)
-
-
-@device_function
-def coefficients_at(n, at, b, e):
-    return np.int32(at.doubles + n.batch * KEPT + (b * n.estimators + e) * n.vectors)
-
-
-@device_function
-def weights_at(n, at, b):
-    return np.int32(at.doubles + n.batch * (KEPT + n.estimators * n.vectors) + b * n.group)
-
-
-@device_function
-def values_at(n, at, part):
-    weighted = n.group if n.vectors == 3 else 0
-    return np.int32(
-        at.doubles + n.batch * (KEPT + n.estimators * n.vectors + weighted) + part * n.quantities
-    )
