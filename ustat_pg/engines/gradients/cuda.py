@@ -32,7 +32,7 @@ from .cpu import (
     require_compiled,
     takes_one_prompt,
 )
-from .warps import KEPT, Asked, Places, Shape, There
+from .warps import KEPT, Places, Shape, There
 
 THREADS = 256
 """The largest number of threads in a thread block."""
@@ -228,7 +228,7 @@ def _tables(problem: SoftmaxBandit) -> tuple[dict[str, int], Any, Any]:
 @lru_cache(maxsize=64)
 def _prepared(
     cell: GradientCell, quantities: tuple[GradientQuantity, ...]
-) -> tuple[Shape, Places, Asked, There]:
+) -> tuple[Shape, Places, tuple[int, ...], There]:
     """The shape of a call, its quantities, and its tables on the device."""
     problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
     ends = {
@@ -251,26 +251,23 @@ def _prepared(
         },
         np.float64,
     )
-    lower = np.tril_indices(len(quantities))
-    numbers = Asked(
-        kinds=asked.kinds,
-        quantity=asked.quantity,
-        first=asked.first,
-        second=asked.second,
-        left=np.append(range(len(quantities)), lower[0]),
-        right=np.append([-1] * len(quantities), lower[1]),
+    size = len(quantities)
+    rows, columns = np.tril_indices(size)
+    numbers = (
+        *(asked.kinds, asked.quantity, asked.first, asked.second),
+        *(np.append(range(size), rows), np.append([-1] * size, columns)),
     )
     return (
         shape_of(cell, problem, asked),
         Places(**places, **others),
-        Asked(*(tuple(map(int, part)) for part in numbers)),
+        tuple(np.concatenate(numbers).tolist()),
         There(words, reals, of_reals),
     )
 
 
 @lru_cache(maxsize=64)
-def _uploaded(asked: Asked) -> Asked:
-    return Asked(*(device.upload(np.array(part, np.int32)) for part in asked))
+def _uploaded(asked: tuple[int, ...]) -> Any:
+    return device.upload(np.array(asked, np.int32))
 
 
 @lru_cache(maxsize=64)
@@ -368,6 +365,11 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
         quantities=size,
         products=products,
         directions=len(asked.along),
+        kind=len(asked.kinds),
+        first=len(asked.kinds) + size,
+        second=len(asked.kinds) + 2 * size,
+        left=len(asked.kinds) + 3 * size,
+        right=len(asked.kinds) + 3 * size + products,
         moving=int(moving),
         standardised=int(asked.standardised),
         peers=peers,

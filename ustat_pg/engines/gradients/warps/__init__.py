@@ -2,7 +2,7 @@
 
 from .kernels import built_in, kernel
 from .one_prompt import one_prompt
-from .shapes import KEPT, LINEAR, NORM, PROB, REWARD, Asked, Places, Shape, There
+from .shapes import KEPT, LINEAR, NORM, PROB, REWARD, Places, Shape, There
 
 __all__ = [
     "KEPT",
@@ -10,7 +10,6 @@ __all__ = [
     "NORM",
     "PROB",
     "REWARD",
-    "Asked",
     "Places",
     "Shape",
     "There",

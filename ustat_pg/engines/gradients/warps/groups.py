@@ -45,7 +45,7 @@ def draw_prompts(n, p, low, high, keys, t, at, ints):
     while 4 * quad < n.batch:
         words = (low, low, low, low)
         if drawn:
-            words = words_of_32(quad, CONTEXT_SLOT, low, high, keys)
+            words = words_of_32(np.uint32(quad), np.uint32(CONTEXT_SLOT), low, high, keys)
         for i in range(4):
             b = 4 * quad + i
             if b < n.batch:
@@ -97,7 +97,7 @@ def draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints):
     last = t.words[short(p.last + x)]
     quad = np.int32(at.peer)
     while 4 * quad < own:
-        words = words_of_32(quad, b, low, high, keys)
+        words = words_of_32(np.uint32(quad), np.uint32(b), low, high, keys)
         for i in range(4):
             if 4 * quad + i < own:
                 start = draws[short(guide + (words[i] >> np.uint32(n.shift)))]
@@ -219,10 +219,10 @@ def coefficients(n, p, a, own, b, x, t, at, reals):
         if own > 0:
             whole, scale = reals[short(kept + WHOLE)], reals[short(kept + SCALE)]
             place = np.int32(at.doubles + n.coefficients + (b * n.estimators + e) * n.vectors)
-            of_p, of_q = combination(n, p, e, a.kinds[e], x, whole, scale, t)
+            of_p, of_q = combination(n, p, e, a[short(e)], x, whole, scale, t)
             reals[short(place)], reals[short(place + 1)] = of_p, of_q
             if n.vectors == 3:
-                reals[short(place + 2)] = 1.0 if a.kinds[e] == NORM_WEIGHTED else 0.0
+                reals[short(place + 2)] = 1.0 if a[short(e)] == NORM_WEIGHTED else 0.0
         e = after(e, n.peers)
     meet()
 
@@ -294,7 +294,7 @@ def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
             q = np.int32(at.peer)
             while q < n.quantities:
                 if own > 0:
-                    kind, one = a.quantity[q], a.first[q]
+                    kind, one = a[short(n.kind + q)], a[short(n.first + q)]
                     if j < 0 and kind == SQUARED_ERROR:
                         s = -2.0 * along(n, b, one, of_p, of_q, of_w, at, reals)
                         reals[short(values + q)] += per_prompt * s
@@ -302,7 +302,7 @@ def linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals):
                         centre = t.reals[short(p.prompt + 3 * x + CENTRE)]
                         if 0 < successes(n.group, reals[short(kept + WHOLE)], centre) < n.group:
                             reals[short(values + q)] += per_prompt
-                    elif j == a.second[q] and kind in (PROJECTION, SQUARED_PROJECTION):
+                    elif j == a[short(n.second + q)] and kind in (PROJECTION, SQUARED_PROJECTION):
                         s = along(n, b, one, of_p, of_q, of_w, at, reals)
                         reals[short(values + q)] += per_prompt * s
                 q = after(q, n.peers)

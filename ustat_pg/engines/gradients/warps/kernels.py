@@ -25,7 +25,7 @@ from ...device import any_lane, device_function, device_kernel, meet, short
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
 from .pairs import add_coordinates, add_products
-from .shapes import Asked, Place, Places, Shape, after
+from .shapes import Place, Places, Shape, after
 
 
 @device_function
@@ -75,7 +75,7 @@ def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, r
         s = t.of_reals[short(p.added + q)]
         for part in range(parts):
             s += reals[short(values + part * n.quantities + q)]
-        reals[short(values + q)] = s * s if a.quantity[q] == SQUARED_PROJECTION else s
+        reals[short(values + q)] = s * s if a[short(n.kind + q)] == SQUARED_PROJECTION else s
         q = after(q, n.lanes)
     if n.counted:
         b = np.int32(0)
@@ -169,7 +169,7 @@ def body(n, p, a, first, count, keys, t, room, out):
             i = np.int32(own)
             while i < n.products:
                 if rep + other < count:
-                    q, r = a.left[i], a.right[i]
+                    q, r = a[short(n.left + i)], a[short(n.right + i)]
                     s = reals[short(theirs + q)] - reals[short(q)]
                     if r >= 0:
                         s *= reals[short(theirs + r)] - reals[short(r)]
@@ -198,7 +198,7 @@ def kernel(n, p, a, first, count, keys, t, room, out):
 
 
 @lru_cache(maxsize=64)
-def built_in(n: Shape, p: Places, a: Asked) -> Any:
+def built_in(n: Shape, p: Places, a: tuple[int, ...]) -> Any:
     """A kernel of one shape, with its numbers as constants."""
 
     @device_kernel

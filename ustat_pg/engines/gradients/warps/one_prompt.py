@@ -21,7 +21,7 @@ from ...draws import LOW, words_of_32
 from ..scalar import DISTANCE, FIXED, SHARED, WITHOUT_REPLACEMENT
 from .groups import combination, count, count_of, search
 from .kernels import copy
-from .shapes import FEATURES_SQ, LINEAR, PROB, PROBS_SQ, REWARD, Asked, Places, Shape, after
+from .shapes import FEATURES_SQ, LINEAR, PROB, PROBS_SQ, REWARD, Places, Shape, after
 
 
 @device_function
@@ -49,7 +49,7 @@ def prompt_of(n, p, low, high, keys, t):
     """The prompt of a replication."""
     if n.contexts == 1 or n.design == FIXED:
         return np.uint32(0)
-    word = words_of_32(0, CONTEXT_SLOT, low, high, keys)[0]
+    word = words_of_32(np.uint32(0), np.uint32(CONTEXT_SLOT), low, high, keys)[0]
     if n.design == WITHOUT_REPLACEMENT:
         return np.uint32((np.uint64(word) * np.uint64(n.contexts)) >> np.uint64(32))
     start = t.words[index(p.context_guide + (word >> np.uint32(n.context_shift)))]
@@ -67,7 +67,7 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
     whole, along_p, along_q, at_p, at_q = -0.0, -0.0, -0.0, -0.0, -0.0
     for turn in range(n.quads):
         quad = np.int32(lane + turn * n.lanes)
-        words = words_of_32(quad, 0, low, high, keys)
+        words = words_of_32(np.uint32(quad), np.uint32(0), low, high, keys)
         pick(n, words, x, p, t, table, at_cells, 4 * turn, chosen)
         for i in range(4):
             if 4 * quad + i < n.group:
@@ -101,10 +101,10 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
                 ints[index(counts + (chosen[4 * turn + i] >> n.count_bits))] = 0
     scale = t.reals[index(p.prompt + 3 * x + FEATURES_SQ)] if n.form == SHARED else 1.0
     for q in range(n.quantities):
-        e, other = a.first[q], a.second[q]
-        of_p, of_q = combination(n, p, e, a.kinds[e], x, whole, 0.0, t)
-        if a.quantity[q] == DISTANCE:
-            less_p, less_q = combination(n, p, other, a.kinds[other], x, whole, 0.0, t)
+        e, other = a[n.first + q], a[n.second + q]
+        of_p, of_q = combination(n, p, e, a[e], x, whole, 0.0, t)
+        if a[n.kind + q] == DISTANCE:
+            less_p, less_q = combination(n, p, other, a[other], x, whole, 0.0, t)
             of_p, of_q = of_p - less_p, of_q - less_q
         of_p, of_q = of_p * n.share, of_q * n.share
         s = of_p * (of_p * pp + 2.0 * of_q * pq) + of_q * of_q * qq
@@ -113,7 +113,7 @@ def replicate(n, p, a, rep, keys, t, rows, at_rows, table, at_cells, counts, lan
             weight = whole * of_p + n.group * of_q
             s -= 2.0 * weight * (of_p * at_p + of_q * at_q)
         s *= scale
-        if a.quantity[q] != DISTANCE:
+        if a[n.kind + q] != DISTANCE:
             s -= 2.0 * (of_p * along_p + of_q * along_q)
         s = total(s, n.lanes)
         if n.moving:
@@ -154,9 +154,9 @@ def body(n, p, a, first, count, keys, t, out, chosen, rewards, base, value, sums
             for q in range(n.quantities):
                 base[index(q)] = value[index(q)] if done == 0 else base[index(q)]
             for i in range(n.products):
-                s = value[index(a.left[i])] - base[index(a.left[i])]
-                if a.right[i] >= 0:
-                    s *= value[index(a.right[i])] - base[index(a.right[i])]
+                s = value[index(a[n.left + i])] - base[index(a[n.left + i])]
+                if a[n.right + i] >= 0:
+                    s *= value[index(a[n.right + i])] - base[index(a[n.right + i])]
                 sums[index(i)] += s
             done += 1
         start += stride
@@ -166,7 +166,7 @@ def body(n, p, a, first, count, keys, t, out, chosen, rewards, base, value, sums
     cuda.syncthreads()
     for i in range(n.products):
         # The sums of the quantities themselves come first.
-        q, r = a.left[i], a.right[i]
+        q, r = a[n.left + i], a[n.right + i]
         off, s = base[index(q)] - reals[index(q)], sums[index(i)]
         if r < 0:
             s += done * off
@@ -188,7 +188,7 @@ def body(n, p, a, first, count, keys, t, out, chosen, rewards, base, value, sums
 
 
 @lru_cache(maxsize=64)
-def one_prompt(n: Shape, p: Places, a: Asked) -> Any:
+def one_prompt(n: Shape, p: Places, a: tuple[int, ...]) -> Any:
     """A kernel of one shape, with its numbers as constants."""
     outputs, quantities, products = 4 * n.quads, n.quantities, n.products
 

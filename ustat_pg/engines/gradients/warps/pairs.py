@@ -143,13 +143,17 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
     q = np.int32(at.peer)
     while q < n.quantities:
         if own > 0:
-            kind = a.quantity[q]
+            kind = a[short(n.kind + q)]
             if kind in (SQUARED_ERROR, DISTANCE):
                 here = np.int32(
-                    at.doubles + n.coefficients + (b * n.estimators + a.first[q]) * n.vectors
+                    at.doubles
+                    + n.coefficients
+                    + (b * n.estimators + a[short(n.first + q)]) * n.vectors
                 )
                 there = np.int32(
-                    at.doubles + n.coefficients + (c * n.estimators + a.first[q]) * n.vectors
+                    at.doubles
+                    + n.coefficients
+                    + (c * n.estimators + a[short(n.first + q)]) * n.vectors
                 )
                 p1, q1, w1 = reals[short(here)], reals[short(here + 1)], 0.0
                 p2, q2, w2 = reals[short(there)], reals[short(there + 1)], 0.0
@@ -157,10 +161,14 @@ def add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals):
                     w1, w2 = reals[short(here + 2)], reals[short(there + 2)]
                 if kind == DISTANCE:
                     here = (
-                        at.doubles + n.coefficients + (b * n.estimators + a.second[q]) * n.vectors
+                        at.doubles
+                        + n.coefficients
+                        + (b * n.estimators + a[short(n.second + q)]) * n.vectors
                     )
                     there = (
-                        at.doubles + n.coefficients + (c * n.estimators + a.second[q]) * n.vectors
+                        at.doubles
+                        + n.coefficients
+                        + (c * n.estimators + a[short(n.second + q)]) * n.vectors
                     )
                     p1, q1 = p1 - reals[short(here)], q1 - reals[short(here + 1)]
                     p2, q2 = p2 - reals[short(there)], q2 - reals[short(there + 1)]
@@ -200,11 +208,11 @@ def add_coordinates(n, p, a, rows, at_rows, t, at, ints, reals):
             of_p, of_q = of_p * n.share, of_q * n.share
             q = np.int32(0)
             while q < n.quantities:
-                kind = a.quantity[q]
+                kind = a[short(n.kind + q)]
                 if kind in (SQUARED_ERROR, DISTANCE):
-                    s = along(n, b, a.first[q], of_p, of_q, of_w, at, reals)
+                    s = along(n, b, a[short(n.first + q)], of_p, of_q, of_w, at, reals)
                     if kind == DISTANCE:
-                        s -= along(n, b, a.second[q], of_p, of_q, of_w, at, reals)
+                        s -= along(n, b, a[short(n.second + q)], of_p, of_q, of_w, at, reals)
                     reals[short(sums + q)] += s
                 q = after(q, n.one)
             b = after(b, n.one)

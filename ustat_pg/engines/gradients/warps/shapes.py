@@ -32,6 +32,9 @@ class Shape(NamedTuple):
         form, design: numbered as in :mod:`~ustat_pg.engines.gradients.scalar`.
         vectors: 2, or 3 if an estimator is norm-weighted.
         estimators, quantities, products, directions: their numbers.
+        kind, first, second, left, right: where these begin in the list of what is asked, after the kinds of
+            estimators: each quantity's kind, its estimator, and its other estimator or its direction; then
+            the quantities whose product is summed, -1 on the right for a single quantity.
         moving, standardised: whether π enters a norm, and whether an estimator divides by the deviation.
         peers, lanes, teams: lanes per prompt and per replication, and replications per thread block.
         peer_bits, lane_bits: binary logarithms of the first two.
@@ -68,6 +71,11 @@ class Shape(NamedTuple):
     quantities: int
     products: int
     directions: int
+    kind: int
+    first: int
+    second: int
+    left: int
+    right: int
     moving: int
     standardised: int
     peers: int
@@ -150,23 +158,6 @@ class There(NamedTuple):
     words: Any
     reals: Any
     of_reals: Any
-
-
-class Asked(NamedTuple):
-    """The measured quantities, in arrays or in constant tuples.
-
-    Arguments:
-        kinds: the kinds of estimators.
-        quantity, first, second: the kind and two indices of each quantity.
-        left, right: the quantities whose product is summed; right is -1 for a single quantity.
-    """
-
-    kinds: Any
-    quantity: Any
-    first: Any
-    second: Any
-    left: Any
-    right: Any
 
 
 class Place(NamedTuple):
