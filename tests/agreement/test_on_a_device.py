@@ -84,7 +84,7 @@ _DEVICE_ARRAY = numba_cuda.device_array
 
 def _small(room: int, shape: Any, kind: Any) -> Any:
     """An array of a device that holds the snapshots of so many runs."""
-    if shape[-1] > room:
+    if shape[0] > room:
         raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
     return _DEVICE_ARRAY(shape, kind)
 

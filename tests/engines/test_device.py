@@ -21,7 +21,8 @@ from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.problems import random_problem
 
 
-def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch):
+@pytest.mark.parametrize("first", [0, 2], ids=["compared", "bisected"])
+def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch, first):
     """No draw of a test will ever meet an edge: the body is handed the words."""
     quarter, half = 2**30, 2**31
     edges = [0, quarter - 1, quarter, half - 1, half, 3 * quarter, 2**32 - 1]
@@ -40,7 +41,7 @@ def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch):
             return getattr(made, "py_func", made)
 
     plain = Plain()
-    for name in ("at", "whole_of", "feature"):
+    for name in ("at", "whole_of", "feature", "choose_arm"):
         monkeypatch.setattr(runs, name, getattr(plain, name))
     monkeypatch.setattr(runs, "words_of_32", words)
     monkeypatch.setattr(runs, "of_bits", lambda bits: bits.view(np.float64))
@@ -48,7 +49,8 @@ def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch):
     # Four equal weights with features 0 to 3, and two rewards of one half each.
     shape = runs.Shape(
         **dict.fromkeys(runs.Shape._fields, 1)
-        | {"arms": 4, "values": 2, "group": 2, "plain": 0, "form": 0, "law": 9, "rewards": 13}
+        | {"arms": 4, "values": 2, "group": 2, "plain": 0, "form": 0, "half": first}
+        | {"law": 9, "rewards": 13}
     )
     table = [0] * runs.TABLE + [0, 1, 2, 3] + [runs.WHOLE + half] * 4 + [1, 2, 3, 4, 10, 20, 30, 40]
     room = SimpleNamespace(ends=np.arange(1.0, 5.0), features=np.zeros(1), products=np.zeros(1))

@@ -56,9 +56,8 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
         part = replace(block, first=block.first + rows.start, count=rows.stop - rows.start)
         launch = launch_of(trajectory, part, begin[rows], block.count)
         launch.run()
-        theta = launch.arguments[-1].copy_to_host(stream=stream())
+        launch.arguments[-1].copy_to_host(out[rows], stream())
         stream().synchronize()
-        out[rows] = np.moveaxis(theta, -1, 0)
 
     for _ in in_slices(block.count, _most(shape), "replications", runs):
         pass
@@ -66,7 +65,7 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
 
 
 def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: int) -> Launch:
-    """The launch of a block; the last argument receives θ at the snapshots, (S, d, n).
+    """The launch of a block; the last argument receives θ at the snapshots, (n, S, d).
 
     Arguments:
         trajectory: the run.
@@ -82,9 +81,8 @@ def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: 
     else:
         sizes = shape.arms, shape.d, shape.ordered
         kernel = scalar.roomy(staged, *map(max, ROOM, map(power_of_2, sizes)))
-    first = device.upload(np.ascontiguousarray(begin.T))
-    kept = device.empty((shape.kept, shape.d, block.count))
-    given = scalar.narrow(shape), block.first, block.count, key, numbers, first, kept
+    kept = device.empty((block.count, shape.kept, shape.d))
+    given = scalar.narrow(shape), block.first, block.count, key, numbers, device.upload(begin), kept
     shared = 8 * shape.rates if staged else 0
     return Launch(kernel, ceil(block.count / THREADS), THREADS, shared, given)
 
@@ -143,6 +141,7 @@ def _tables(trajectory: Trajectory) -> tuple[scalar.Shape, Array]:
         sure=int(plan.kind in (GRPO, GROUP_MEAN)),
         plain=int(rows.plain),
         rank=0 if plan.theta_set == FREE else plan.basis.shape[1],
+        half=power_of_2(arms) // 2,
         one=1,
         **{name: places[name] for name in scalar.Shape._fields if name in places},
     )

@@ -28,6 +28,7 @@ from ustat_pg.engines.kinds import BY_COUNT, PROMPT_ONLY, VALUE
 from ustat_pg.execution.compiled import fma
 from ustat_pg.sampling.rng import CONTEXT_SLOT, MOST_PROMPTS
 
+from .lanes.draw import COMPARED_CONTEXTS
 from .lanes.plan import BENT, BITS_OF_ONE, EPOCHS, IID, SPACED, UNIT
 from .lanes.softmax import LEAST_EXPONENT, series
 
@@ -41,8 +42,9 @@ WHOLE = 2.0**52
 
 BITS_OF_WHOLE = np.int64(0x4330000000000000)
 
-COMPARED_CONTEXTS = 16
-"""The most contexts for which the search compares with all of them."""
+
+COMPARED_ARMS = 32
+"""The most arms with which a level is compared one by one: their sums are in registers."""
 
 
 class Shape(NamedTuple):
@@ -65,6 +67,7 @@ class Shape(NamedTuple):
         sure: whether the advantages of a group sum to 0, so that f̄ is not needed.
         plain: whether all arms' rewards have the same values.
         rank: the directions in which a ball bounds θ, 0 without one.
+        half: the first step of a bisection over the arms; 0 if each is compared.
         offset, law, rewards, means, ways, logits, chances, by_count, centre, basis, rates, snapshots: where
             these parts begin.
         one: 1. Loops take steps of this size, which a compiler that does not know it cannot unroll.
@@ -86,6 +89,7 @@ class Shape(NamedTuple):
     sure: int
     plain: int
     rank: int
+    half: int
     offset: int
     law: int
     rewards: int
@@ -171,8 +175,8 @@ def power(y):
 @device_function
 def exponential(x):
     """eˣ for x <= 0; 0 below -708."""
-    y = x if x > LEAST_EXPONENT else LEAST_EXPONENT
-    return power(y) if x >= LEAST_EXPONENT else 0.0
+    e = power(x if x > LEAST_EXPONENT else LEAST_EXPONENT)
+    return e if x >= LEAST_EXPONENT else 0.0
 
 
 @device_function
@@ -303,6 +307,25 @@ def softmax(n, table, x, room):
 
 
 @device_function
+def choose_arm(n, level, ends):
+    """The first arm whose sum is above a level; sums never decrease."""
+    k = at(0)
+    if n.half > 0:
+        half = n.half
+        while half > 0:
+            m = at(k + half)
+            if m < n.arms and level >= ends[at(m - 1)]:
+                k = m
+            half = at(half >> 1)
+        return k
+    m = at(1)
+    while m < n.arms:
+        k = m if level >= ends[at(m - 1)] else k
+        m = at(m + n.one)
+    return k
+
+
+@device_function
 def draw_group(n, low, high, slot, key, table, x, whole, room):
     """Draw one prompt's group and add up its features, with and without rewards; returns Σ z."""
     j = at(0)
@@ -318,11 +341,7 @@ def draw_group(n, low, high, slot, key, table, x, whole, room):
             w0, w1, w2, w3 = words_of_32(i >> 1, slot, low, high, key)
         level, luck = (whole_of(w0) - WHOLE) * unit, whole_of(w1)
         w0, w1 = w2, w3
-        # Sums never decrease, so the sums below a level are the first ones.
-        k, m = at(0), at(1)
-        while m < n.arms:
-            k = m if level >= room.ends[at(m - 1)] else k
-            m = at(m + n.one)
+        k = choose_arm(n, level, room.ends)
         row = k * n.contexts + x
         column = x if n.plain else row
         reward = table[at(n.rewards + column)]
@@ -402,11 +421,11 @@ def project(n, table, theta, along):
 
 @device_function
 def path(n, rep, i, key, numbers, table, room, begin, out):
-    """Run ``rep`` from column i of θ₀ (d, n); it fills column i of θ at the snapshots, (S, d, n)."""
+    """Run ``rep`` from row i of θ₀ (n, d); it fills row i of θ at the snapshots, (n, S, d)."""
     low, high = np.uint32(rep & 0xFFFFFFFF), np.uint32((rep >> 32) & 0xFFFFFFFF)
     j = at(0)
     while j < n.d:
-        room.theta[at(j)] = begin[at(j), at(i)]
+        room.theta[at(j)] = begin[at(i), at(j)]
         j = at(j + n.one)
     w0, w1, w2, w3 = low, low, low, low
     x, prompt, place, kept = at(0), at(0), at(0), at(0)
@@ -416,7 +435,7 @@ def path(n, rep, i, key, numbers, table, room, begin, out):
         if step == wanted:
             j = at(0)
             while j < n.d:
-                out[at(kept), at(j), at(i)] = room.theta[at(j)]
+                out[at(i), kept, at(j)] = room.theta[at(j)]
                 j = at(j + n.one)
             kept = at(kept + 1)
             if kept < n.kept:
@@ -492,4 +511,5 @@ def roomy(staged: bool, arms: int, d: int, order: int) -> Any:
 @lru_cache(maxsize=64)
 def built_in(staged: bool, n: Shape) -> Any:
     """A kernel of one shape."""
+    n = n._replace(half=0) if n.arms <= COMPARED_ARMS else n
     return _kernel(narrow(n), True, staged, n.arms, n.d, n.ordered)
