@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
+from threading import Lock
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,6 +45,9 @@ ROOM = 32, 4, 32
 BUILT_IN = 2**26
 """Steps of a call from which on compiling for its shape pays."""
 
+_MAKING = Lock()
+"""A lock: threads that ask for a kernel at once get the same one, which is compiled once."""
+
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots, one thread of the device to a run."""
@@ -75,15 +79,15 @@ def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: 
     """
     shape, numbers = _tables(trajectory)
     key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
-    staged = 8 * shape.rates <= SHARED_BYTES
-    if count * shape.steps >= BUILT_IN:
-        kernel = scalar.built_in(staged, shape)
-    else:
-        sizes = shape.arms, shape.d, shape.ordered
-        kernel = scalar.roomy(staged, *map(max, ROOM, map(power_of_2, sizes)))
+    sizes = shape.arms, shape.d, shape.ordered
+    with _MAKING:
+        if count * shape.steps >= BUILT_IN:
+            kernel = scalar.built_in(shape)
+        else:
+            kernel = scalar.roomy(shape.staged, *map(max, ROOM, map(power_of_2, sizes)))
     kept = device.empty((block.count, shape.kept, shape.d))
     given = scalar.narrow(shape), block.first, block.count, key, numbers, device.upload(begin), kept
-    shared = 8 * shape.rates if staged else 0
+    shared = 8 * shape.rates * shape.staged
     return Launch(kernel, ceil(block.count / THREADS), THREADS, shared, given)
 
 
@@ -142,6 +146,7 @@ def _tables(trajectory: Trajectory) -> tuple[scalar.Shape, Array]:
         plain=int(rows.plain),
         rank=0 if plan.theta_set == FREE else plan.basis.shape[1],
         half=power_of_2(arms) // 2,
+        staged=int(8 * places["rates"] <= SHARED_BYTES),
         one=1,
         **{name: places[name] for name in scalar.Shape._fields if name in places},
     )

@@ -53,9 +53,8 @@ class Shape(NamedTuple):
     These are, from TABLE on: features gₖ or φ(x, k) (K e, X), offset (K, X), thresholds of rewards except
     the last ((M - 1) K, X), rewards (M K, X), their means (K, X), δ(x) (d, X) or bends (K d, X); the
     offset of the logits (K, X) and thresholds of ρ (X,); advantages of failures and of successes by the
-    number of successes (2, G+1); centre (d,) and basis (d, r) of a ball; and, always in device memory, the
-    rates per output (T,) and the snapshots (S,). For equally spaced arms, the first offset is the weight
-    at h = 0. WHOLE is added to thresholds.
+    number of successes (2, G+1); centre (d,) and basis (d, r) of a ball; rates per output (T,) and snapshots
+    (S,). For equally spaced arms, the first offset is the weight at h = 0. WHOLE is added to thresholds.
 
     Arguments:
         arms, d, contexts, values: K, the parameters, X, and the rewards of an arm.
@@ -70,6 +69,7 @@ class Shape(NamedTuple):
         half: the first step of a bisection over the arms; 0 if each is compared.
         offset, law, rewards, means, ways, logits, chances, by_count, centre, basis, rates, snapshots: where
             these parts begin.
+        staged: whether all parts but the rates and the snapshots are copied to shared memory.
         one: 1. Loops take steps of this size, which a compiler that does not know it cannot unroll.
     """
 
@@ -102,6 +102,7 @@ class Shape(NamedTuple):
     basis: int
     rates: int
     snapshots: int
+    staged: int
     one: int
 
     @property
@@ -406,17 +407,17 @@ def project(n, table, theta, along):
         square += s * s
         v = at(v + n.one)
     norm = sqrt(square)
-    if norm > table[at(RADIUS)]:
-        excess = 1.0 - table[at(RADIUS)] / norm
-        j = at(0)
-        while j < n.d:
-            back = 0.0
-            v = at(0)
-            while v < n.rank:
-                back += along[at(v)] * table[at(n.basis + j * n.rank + v)]
-                v = at(v + n.one)
-            theta[at(j)] -= excess * back
-            j = at(j + n.one)
+    # All threads subtract, so that those of a warp stay together.
+    excess = 1.0 - table[at(RADIUS)] / norm if norm > table[at(RADIUS)] else 0.0
+    j = at(0)
+    while j < n.d:
+        back = 0.0
+        v = at(0)
+        while v < n.rank:
+            back += along[at(v)] * table[at(n.basis + j * n.rank + v)]
+            v = at(v + n.one)
+        theta[at(j)] -= excess * back
+        j = at(j + n.one)
 
 
 @device_function
@@ -471,7 +472,7 @@ def path(n, rep, i, key, numbers, table, room, begin, out):
             project(n, table, room.theta, room.along)
 
 
-def _kernel(fixed: Shape, is_fixed: bool, staged: bool, arms: int, d: int, order: int) -> Any:
+def _kernel(fixed: Shape, is_fixed: bool, staged: int, arms: int, d: int, order: int) -> Any:
     """A kernel with this room, for a fixed shape or with the shape as its first argument."""
 
     @cuda.jit
@@ -503,13 +504,13 @@ def _kernel(fixed: Shape, is_fixed: bool, staged: bool, arms: int, d: int, order
 
 
 @lru_cache(maxsize=64)
-def roomy(staged: bool, arms: int, d: int, order: int) -> Any:
+def roomy(staged: int, arms: int, d: int, order: int) -> Any:
     """A kernel with this room, which takes its shape as the first argument."""
     return _kernel(narrow(Shape(*(0,) * len(Shape._fields))), False, staged, arms, d, order)
 
 
 @lru_cache(maxsize=64)
-def built_in(staged: bool, n: Shape) -> Any:
+def built_in(n: Shape) -> Any:
     """A kernel of one shape."""
     n = n._replace(half=0) if n.arms <= COMPARED_ARMS else n
-    return _kernel(narrow(n), True, staged, n.arms, n.d, n.ordered)
+    return _kernel(narrow(n), True, n.staged, n.arms, n.d, n.ordered)
