@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,14 @@ import pytest
 from numba import cuda as numba_cuda
 
 from benchmarks.mse_kernel import Case
+from benchmarks.trajectories import CASES
 from simulations.engines import Constant, Gap, Training
 from simulations.engines.runs import cuda as paths
 from simulations.engines.runs.trajectory import Trajectory
 from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support import laws
 from tests.support.bends import with_bends
+from tests.support.estimators import tables_of
 from tests.support.problems import (
     FORMS,
     RUN_ESTIMATORS,
@@ -34,7 +36,7 @@ from tests.support.problems import (
     smooth,
     vanishing,
 )
-from tests.support.run_laws import SETS, path
+from tests.support.run_laws import LAYOUTS, SETS, path
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
 from ustat_pg.engines.device import Price
 from ustat_pg.engines.gradients import cuda as gradients
@@ -83,7 +85,7 @@ _DEVICE_ARRAY = numba_cuda.device_array
 
 def _small(room: int, shape: Any, kind: Any) -> Any:
     """An array of a device that holds the snapshots of so many runs."""
-    if shape[-1] > room:
+    if shape[0] > room:
         raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
     return _DEVICE_ARRAY(shape, kind)
 
@@ -125,7 +127,7 @@ def measured_cells():
 
 
 def trajectories():
-    """Every estimator, design, projection and bend."""
+    """Every estimator, design, projection and form of logits."""
     for bent in (False, True):
         for layout in ("one prompt", "batch beyond the prompts", "epochs of two steps"):
             for estimator in RUN_ESTIMATORS:
@@ -134,6 +136,29 @@ def trajectories():
     for theta_set in SETS.values():
         for one in (which, with_bends(which)):
             yield Trajectory(one, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0)
+    for layout in ("three prompts", "many prompts"):
+        for estimator in tables_of(LAYOUTS[layout][4])[:2]:
+            yield path(layout, estimator, STEPS, binary=True)
+    yield from shared()
+
+
+def shared():
+    """Arms along one direction: equally spaced ones, from starts with weights that powers hold and
+    that they do not; and others, where some weights are zero.
+    """
+    steep = SoftmaxBandit.linear(
+        [0.4, 0.6],
+        np.array([[[-1.0], [0.5], [0.2], [-2.0]], [[-2.0], [1.0], [0.4], [-4.0]]]),
+        [3.0],
+        [[[1.0], [0.5], [9.0], [0.2]]] * 2,
+        np.ones((2, 4, 1)),
+        np.array([[0.0, 0.0, -1000.0, 0.3]] * 2),
+    )
+    for estimator in RUN_ESTIMATORS[1:4]:
+        for case in CASES:
+            near = replace(case.trajectory(STEPS), estimator=estimator)
+            yield from (near, replace(near, start=np.full(case.d, -100.0)))
+        yield Trajectory(steep, 3, STEPS, Constant(2.0), estimator, start_scale=1.0)
 
 
 FREE = Price(seconds=0.0, saved=1.0)

@@ -15,21 +15,24 @@ from simulations.engines.runs.trajectory import Trajectory, starts
 from tests.support import laws
 from tests.support.problems import smooth
 from tests.support.refusals import refuses
+from tests.support.run_laws import path
 from ustat_pg.engines import Estimator, GradientCell, SquaredError, device
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.problems import random_problem
 
 
-def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch):
+@pytest.mark.parametrize("first", [0, 2], ids=["compared", "bisected"])
+def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch, first):
     """No draw of a test will ever meet an edge: the body is handed the words."""
     quarter, half = 2**30, 2**31
     edges = [0, quarter - 1, quarter, half - 1, half, 3 * quarter, 2**32 - 1]
     below, above = half - 1, half
-    handed = iter(edge for edge in edges for _ in range(2))
+    handed = iter(edges)
 
     def words(*_):
-        return next(handed), below, next(handed), above
+        edge = next(handed)
+        return edge, below, edge, above
 
     class Plain:
         """Python in the place of what is compiled."""
@@ -39,21 +42,26 @@ def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch):
             return getattr(made, "py_func", made)
 
     plain = Plain()
-    for name in ("words_of_32", "index", "rewards_at", "law_at"):
-        monkeypatch.setattr(runs, name, words if name == "words_of_32" else getattr(plain, name))
-    # Four equal weights, and two rewards of one half each; no features.
+    for name in ("at", "whole_of", "feature", "choose_arm"):
+        monkeypatch.setattr(runs, name, getattr(plain, name))
+    monkeypatch.setattr(runs, "words_of_32", words)
+    monkeypatch.setattr(runs, "of_bits", lambda bits: bits.view(np.float64))
+    monkeypatch.setattr(runs, "fma", lambda a, b, c: a * b + c)
+    # Four equal weights with features 0 to 3, and two rewards of one half each.
     shape = runs.Shape(
         **dict.fromkeys(runs.Shape._fields, 1)
-        | {"arms": 4, "d": 0, "values": 2, "group": 2 * len(edges)}
+        | {"arms": 4, "values": 2, "group": 2, "plain": 0, "form": 0, "half": first}
+        | {"law": 9, "rewards": 13}
     )
-    table = np.array([0.0] * 4 + [half] * 4 + [1, 2, 3, 4, 10, 20, 30, 40], np.float64)
-    arms, rewards = np.zeros(2 * len(edges), np.int32), np.zeros(2 * len(edges))
-    room = SimpleNamespace(ends=np.arange(1.0, 5.0), arms=arms, rewards=rewards)
-    plain.draw_group(shape, 0, 0, 0, (0, 0), table, 0, 4.0, room)
-    expected = [0, 0, 1, 1, 2, 3, 3]
-    assert arms[::2].tolist() == arms[1::2].tolist() == expected
-    assert rewards[::2].tolist() == [k + 1.0 for k in expected]
-    assert rewards[1::2].tolist() == [10.0 * (k + 1) for k in expected]
+    table = [0] * runs.TABLE + [0, 1, 2, 3] + [runs.WHOLE + half] * 4 + [1, 2, 3, 4, 10, 20, 30, 40]
+    room = SimpleNamespace(ends=np.arange(1.0, 5.0), features=np.zeros(1), products=np.zeros(1))
+    for arm in (0, 0, 1, 1, 2, 3, 3):
+        total = plain.draw_group(
+            runs.narrow(shape), 0, 0, 0, (0, 0), np.array(table, np.float64), 0, 4.0, room
+        )
+        assert room.features[0] == 2 * arm
+        assert total == 11 * (arm + 1)
+        assert room.products[0] == total * arm
 
 
 @pytest.fixture
@@ -67,6 +75,21 @@ def on_paper(monkeypatch):
     yield
     for cache in caches:
         cache.cache_clear()
+
+
+def test_one_kernel_serves_small_problems_of_all_sizes(on_paper):
+    """Compiling takes longer than their runs; larger problems have kernels by powers of 2."""
+    small = [path(layout, Estimator("grpo"), 5) for layout in ("one prompt", "epochs of two steps")]
+    small.append(Trajectory(smooth(24, 9, 4, 2), 64, 5, Constant(0.3)))
+    large = [Trajectory(smooth(2, arms, 3, 2), 2, 5, Constant(0.3)) for arms in (40, 64, 65)]
+    block = Replications(0, 0, 5)
+    kernels = [
+        trajectory_cuda.launch_of(one, block, starts(one, block), 5).kernel
+        for one in (*small, *large)
+    ]
+    assert len(set(kernels[:3])) == 1
+    assert len(set(kernels)) == 3
+    assert kernels[3] is kernels[4]
 
 
 def test_the_kernels_compile_for_a_device(on_paper, monkeypatch):
