@@ -1,5 +1,7 @@
 """The engines on a CUDA device against their peers: ``python -m benchmarks.gpu [--quick]``.
 
+What kernels cost, without a device: ``python -m benchmarks.gpu --static`` (:mod:`benchmarks.static`).
+
 Numbers first: the device's draws are the cpu engine's, so that means and products of the same
 replications agree to 1e-12 and runs end in the same places, however they are shared out; the same call
 gives the same bits. Only then clocks: whole calls, in turn in one process, medians of rounds.
@@ -216,7 +218,12 @@ def speeds(rounds: int, small: bool) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = options_of(__doc__, arguments, rounds=5)
+    words = sys.argv[1:] if arguments is None else arguments
+    if "--static" in words:
+        from benchmarks.static import table
+
+        return table.main(words)
+    options = options_of(__doc__, words, rounds=5)
     try:
         require_device()
     except InputError as error:

@@ -1,0 +1,1 @@
+"""What kernels cost, without a card: ``python -m benchmarks.gpu --static``."""

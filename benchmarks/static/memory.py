@@ -1,0 +1,51 @@
+"""Memory that stands for a card's: NumPy arrays that numba types and packs as arrays on a device."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+class Held(np.ndarray):
+    """An array in the arena."""
+
+    __cuda_memory__ = True
+    __cuda_ndarray__ = True
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.ctypes.data)
+
+
+ARENA: Any = np.zeros(2**31, np.uint8).view(Held)
+"""All memory of the card; pages that nobody touches cost nothing."""
+
+_TOP = [0]
+
+
+def empty(shape: Any, kind: Any = np.float64) -> Any:
+    """An array in the arena."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    start, _TOP[0] = _TOP[0], _TOP[0] + -(-size // 256) * 256
+    if _TOP[0] > ARENA.size:
+        raise MemoryError("the arena is full")
+    return ARENA[start : start + size].view(kind).reshape(shape)
+
+
+def upload(value: Any) -> Any:
+    """A copy of a nested tuple of arrays and numbers, with its arrays in the arena."""
+    if isinstance(value, np.ndarray):
+        held = empty(value.shape, value.dtype)
+        held[...] = value
+        return held
+    if isinstance(value, tuple):
+        return (
+            type(value)(*map(upload, value))
+            if hasattr(value, "_fields")
+            else (*map(upload, value),)
+        )
+    return value
