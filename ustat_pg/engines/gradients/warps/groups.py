@@ -93,7 +93,8 @@ def draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints):
     """Store and count a lane's outputs of a prompt's group, of which ``own`` are to be drawn."""
     chosen = np.int32(at.integers + n.chosen + b * n.group)
     counts = np.int32(at.integers + n.counts + b * n.words)
-    guide, ends = at_guide + (x << (32 - n.shift)), at_guide + (p.ends - p.guide) + x * n.outcomes
+    guide = np.int32(at_guide + (x << (32 - n.shift)))
+    ends = np.int32(at_guide + (p.ends - p.guide) + x * n.outcomes)
     last = t.words[short(p.last + x)]
     quad = np.int32(at.peer)
     while 4 * quad < own:
