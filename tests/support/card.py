@@ -1,5 +1,5 @@
-"""A card that only compiles, in the place of a device that is missing: numba types and lowers as ever,
-and its compiler and linker, which need a driver, only count their calls.
+"""A card that only compiles, in the place of a device that is missing: numba types and lowers as ever, its
+compiler, which needs a library, repeats what it is given, and nothing is linked or loaded.
 """
 
 from types import SimpleNamespace
@@ -8,22 +8,18 @@ from numba import cuda, float64
 
 from ustat_pg.engines.device import device_kernel
 
-made = {"compiled": 0}
-"""How often each was called."""
-
 
 def pretend(patch, capability=(8, 0)):
     """Have a card of this capability, unless there is a real one."""
     if cuda.is_available():
         return
-    from numba.cuda import dispatcher
-    from numba.cuda.cudadrv import devices, driver, nvvm, runtime
+    from numba.cuda import codegen, dispatcher
+    from numba.cuda.cudadrv import devices, nvrtc, nvvm, runtime
 
-    def image(cubin):
-        return SimpleNamespace(get_function=lambda name: cubin)
-
+    module = SimpleNamespace(initialized=True)
+    module.get_function = lambda _: SimpleNamespace(module=module)
     card = SimpleNamespace(compute_capability=capability, id=0)
-    context = SimpleNamespace(device=card, create_module_image=image)
+    context = SimpleNamespace(device=card, create_module_image=lambda *_: module)
     patch.setattr(devices, "get_context", lambda *_: context)
     patch.setattr(dispatcher, "get_current_device", lambda: card)
     patch.setattr(runtime.runtime, "get_version", lambda: (13, 0))
@@ -31,27 +27,10 @@ def pretend(patch, capability=(8, 0)):
         data_layout="", get_ir_version=lambda: (2, 0, 3, 1), supported_ccs=(capability,)
     )
     patch.setattr(nvvm, "NVVM", lambda: library)
-    patch.setattr(nvvm, "compile_ir", _compile)
-    patch.setattr(driver.Linker, "new", _Linker)
-
-
-def _compile(texts, **_):
-    made["compiled"] += 1
-    return "".join(texts).encode()
-
-
-class _Linker:
-    lto = False
-    info_log = ""
-
-    def __init__(self, **_):
-        self.code = b""
-
-    def add_ptx(self, code):
-        self.code += code
-
-    def complete(self):
-        return self.code
+    patch.setattr(nvvm, "compile_ir", lambda texts, **_: "".join(texts).encode())
+    patch.setattr(codegen.CUDACodeLibrary, "get_cubin", lambda code, cc=None: code.get_asm_str(cc))
+    # That of the package numba-cuda.
+    patch.setattr(nvrtc, "get_arch_option", lambda *words: str(words), raising=False)
 
 
 def storing(number, **options):

@@ -289,8 +289,8 @@ class Replications:
         seed: seed of the draws.
         first: the number of the first replication.
         count: number of replications; 0 where outcomes are enumerated.
-        whole: the replications of the cell of which these are a part. An engine may compile more for many;
-            no number depends on it.
+        whole: the replications of the cell of which these are a part. For many an engine may compile more;
+            no number depends on it, up to a last bit.
     """
 
     seed: int = 0
