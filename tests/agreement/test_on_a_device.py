@@ -38,6 +38,7 @@ from tests.support.problems import (
 )
 from tests.support.run_laws import LAYOUTS, SETS, path
 from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines.device import Price
 from ustat_pg.engines.gradients import cuda as gradients
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 
@@ -57,7 +58,7 @@ class Job:
     most: int | None = None
     """Runs at once; a device that holds no more than ``room`` runs out of memory."""
     room: int | None = None
-    shapes: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, Any] = field(default_factory=dict)
     """What thread blocks of gradients have, in place of the engine's own numbers."""
     warned: list[str] = field(default_factory=list)
 
@@ -160,7 +161,9 @@ def shared():
         yield Trajectory(steep, 3, STEPS, Constant(2.0), estimator, start_scale=1.0)
 
 
-SHAPES: dict[str, dict[str, int]] = {
+FREE = Price(seconds=0.0, saved=1.0)
+
+SHAPES: dict[str, dict[str, Any]] = {
     "one thread block": {"BLOCKS": 1, "THREADS": 64},
     "two": {"BLOCKS": 2, "THREADS": 64},
     "tables where they are": {"STAGED_BYTES": 0},
@@ -168,7 +171,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "sums of a warp": {"SUMS_OF_A_TEAM": 0},
     "sums of a team": {"SUMS_OF_A_TEAM": 10**6},
     "no shared memory": {"SHARED_BYTES": 400},
-    "built in": {"BUILT_IN": 0, "BLOCK": 0},
+    "built in": {"OUTPUTS": FREE},
 }
 
 
@@ -197,7 +200,7 @@ def all_jobs():
     for name, options in CHUNKS.items():
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
     for number, trajectory in enumerate([PATH, *islice(trajectories(), 0, None, 5)]):
-        shapes = {"paths.BUILT_IN": 0, "paths.SHARED_BYTES": 0}
+        shapes = {"paths.STEPS": FREE, "paths.SHARED_BYTES": 0}
         jobs["built-in path", number] = Job(partial(run, "cuda", trajectory), shapes=shapes)
     jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs

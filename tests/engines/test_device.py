@@ -63,26 +63,34 @@ def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch, first):
         assert room.products[0] == total * arm
 
 
-def launch_of(trajectory, monkeypatch):
-    """What a call of a few runs would launch."""
+@pytest.fixture
+def on_paper(monkeypatch):
+    """Launches without a device: what it would be given stays here."""
     monkeypatch.setattr(device, "upload", lambda value: value)
     monkeypatch.setattr(device, "empty", np.empty)
+    cuda._prepared.cache_clear()
+    yield
+    cuda._prepared.cache_clear()
+
+
+def launch_of(trajectory, whole=5):
+    """What a call of a few runs would launch, of so many."""
     block = Replications(0, 0, 5)
-    return trajectory_cuda.launch_of(trajectory, block, starts(trajectory, block), block.count)
+    return trajectory_cuda.launch_of(trajectory, block, starts(trajectory, block), whole)
 
 
-def test_one_kernel_serves_small_problems_of_all_sizes(monkeypatch):
+def test_one_kernel_serves_small_problems_of_all_sizes(on_paper):
     """Compiling takes longer than their runs; larger problems have kernels by powers of 2."""
     small = [path(layout, Estimator("grpo"), 5) for layout in ("one prompt", "epochs of two steps")]
     small.append(Trajectory(smooth(24, 9, 4, 2), 64, 5, Constant(0.3)))
     large = [Trajectory(smooth(2, arms, 3, 2), 2, 5, Constant(0.3)) for arms in (40, 64, 65)]
-    kernels = [launch_of(trajectory, monkeypatch).kernel for trajectory in (*small, *large)]
+    kernels = [launch_of(trajectory).kernel for trajectory in (*small, *large)]
     assert len(set(kernels[:3])) == 1
     assert len(set(kernels)) == 3
     assert kernels[3] is kernels[4]
 
 
-def test_the_kernels_compile_for_a_device(monkeypatch):
+def test_the_kernels_compile_for_a_device(monkeypatch, on_paper):
     """What a machine without a device can say: their types, and code for compute capability 8.0."""
     from numba.cuda.cudadrv.error import NvvmSupportError
     from numba.cuda.cudadrv.nvvm import NVVM
@@ -93,9 +101,8 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         pytest.skip("no NVVM library here")
     fake = SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
-    monkeypatch.setattr(device, "upload", lambda value: value)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
-    shape, asked, there = cuda._prepared.__wrapped__(cell, tuple(laws.quantities_for(3)))
+    shape, asked, there = cuda._prepared(cell, tuple(laws.quantities_for(3)))
     epochs = Trajectory(smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("oracle"), 3, "epochs")
 
     def array(ndim):
@@ -109,9 +116,8 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         warps.kernel: (typeof(shape), typeof(as_arrays), *call),
         warps.built_in(shape, asked): call,
     }
-    for built_in in (0, trajectory_cuda.BUILT_IN):
-        monkeypatch.setattr(trajectory_cuda, "BUILT_IN", built_in)
-        launch = launch_of(epochs, monkeypatch)
+    for whole in (1, 10**12):
+        launch = launch_of(epochs, whole)
         signatures[launch.kernel] = tuple(map(typeof, launch.arguments))
     assert len(signatures) == 4
     for kernel, signature in signatures.items():
@@ -159,3 +165,39 @@ def test_the_refusals_match_the_cpu_engines(no_device):
     said = "engine cuda cannot run own: use reference .* within_rewards"
     refuses(said, CELL.measure, "cuda", [own], replications=1)
     refuses("replications", PATH.run, "cuda", replications=0)
+
+
+# Which kernel, and how many thread blocks.
+
+
+def test_a_cell_has_a_kernel_of_its_own_where_its_whole_work_pays_for_it(on_paper):
+    """In each of its blocks, be they small."""
+
+    def kernels(whole, count, outputs=1e9 * 4 / device.OUTPUTS.saved):
+        enough = int(outputs / CELL.outputs) + 1
+        for first in (0, 7):
+            block = Replications(3, first, count, whole * enough)
+            yield cuda.launch_of(CELL, [QUANTITY], block)[0].kernel is not warps.kernel
+
+    assert [*kernels(1, 5), *kernels(1, 65_536)] == [True] * 4
+    assert [*kernels(0.99, 5), *kernels(0, 65_536)] == [False] * 4
+    begin, enough = starts(PATH, Replications(count=5)), device.STEPS.seconds / device.STEPS.saved
+    for share, own in ((1.0, True), (0.99, False)):
+        whole = int(share * enough * 1e9 / PATH.steps) + 1
+        launch = trajectory_cuda.launch_of(PATH, Replications(4, 0, 5), begin, whole)
+        shape, _ = trajectory_cuda._tables(PATH)
+        assert (launch.kernel is runs.built_in(shape)) == own
+
+
+def test_small_calls_have_few_thread_blocks(on_paper):
+    """No more than run at once, until each team has several replications; on every device as many."""
+    shape, _, _ = cuda._prepared(CELL, (QUANTITY,))
+
+    def blocks(teams):
+        block = Replications(0, 0, int(teams * shape.teams))
+        return cuda.launch_of(CELL, [QUANTITY], block)[0].blocks
+
+    assert [*map(blocks, (0.5, 1, 1.5, 200, 256, 257, 1024, 1025, 4096))] == [
+        *(1, 1, 2, 200, 256, 256, 256, 257, 1024)
+    ]
+    assert blocks(10**6) == cuda.BLOCKS

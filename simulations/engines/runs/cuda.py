@@ -20,6 +20,7 @@ from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import (
     MOST_THREADS,
     SHARED_BYTES,
+    STEPS,
     Launch,
     free_bytes,
     power_of_2,
@@ -42,9 +43,6 @@ THREADS = 128
 ROOM = 32, 4, 32
 """The arms, parameters and prompts of an epoch for which every general kernel has room."""
 
-BUILT_IN = 2**26
-"""Steps of a call from which on compiling for its shape pays."""
-
 _MAKING = Lock()
 """A lock: threads that ask for a kernel at once get the same one, which is compiled once."""
 
@@ -58,7 +56,7 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
 
     def runs(rows: slice) -> None:
         part = replace(block, first=block.first + rows.start, count=rows.stop - rows.start)
-        launch = launch_of(trajectory, part, begin[rows], block.count)
+        launch = launch_of(trajectory, part, begin[rows], block.whole)
         launch.run()
         launch.arguments[-1].copy_to_host(out[rows], stream())
         stream().synchronize()
@@ -68,20 +66,20 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     return out
 
 
-def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: int) -> Launch:
+def launch_of(trajectory: Trajectory, block: Replications, begin: Array, whole: int) -> Launch:
     """The launch of a block; the last argument receives θ at the snapshots, (n, S, d).
 
     Arguments:
         trajectory: the run.
         block: replications.
         begin: θ₀ of each, (n, d).
-        count: the replications of the whole call, of which these are a part.
+        whole: the replications of all calls, of which these are a part.
     """
     shape, numbers = _tables(trajectory)
     key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
     sizes = shape.arms, shape.d, shape.ordered
     with _MAKING:
-        if count * shape.steps >= BUILT_IN:
+        if STEPS.pays(whole * shape.steps):
             kernel = scalar.built_in(shape)
         else:
             kernel = scalar.roomy(shape.staged, *map(max, ROOM, map(power_of_2, sizes)))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float64, uint32
 
-from ustat_pg.engines.device import SIMULATED, device_function
+from ustat_pg.engines.device import SIMULATED, device_function, device_kernel
 from ustat_pg.engines.draws import words_of_32
 from ustat_pg.engines.kinds import BY_COUNT, PROMPT_ONLY, VALUE
 from ustat_pg.execution.compiled import fma
@@ -461,7 +461,7 @@ def path(n, rep, i, key, numbers, table, room, begin, out):
 def _kernel(fixed: Shape, is_fixed: bool, staged: int, arms: int, d: int, order: int) -> Any:
     """A kernel with this room, for a fixed shape or with the shape as its first argument."""
 
-    @cuda.jit
+    @device_kernel
     def kernel(given, first, count, key, numbers, begin, out):
         n = fixed if is_fixed else given
         room = Room(

@@ -4,8 +4,7 @@ The draws are the same integers as in the cpu engine: the same words select by t
 made on the host. Each thread block adds a fixed set of replications in a fixed order and returns
 their sums. These are merged in order, so every device gives the same bits.
 
-It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Each process compiles
-its kernels again, because numba does not store them.
+It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from ...problems import SoftmaxBandit
 from ...sampling import rng
 from .. import device, kinds
 from ..base import Array, MomentSums, Replications
-from ..device import SHARED_BYTES, Launch, power_of_2, require_device, stream
+from ..device import OUTPUTS, SHARED_BYTES, Launch, power_of_2, require_device, stream
 from . import scalar as bodies
 from . import warps
-from .cell import BLOCK, GradientCell, GradientQuantity
+from .cell import GradientCell, GradientQuantity
 from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled
 from .warps import KEPT, Asked, Shape, There
 
@@ -34,6 +33,9 @@ THREADS = 256
 
 BLOCKS = 2048
 """The largest number of thread blocks, which is more than the largest devices run at once."""
+
+FEW_BLOCKS, ROUNDS = 256, 4
+"""About as many thread blocks as these run at once, and the replications of each team in more blocks."""
 
 STAGED_BYTES = 16 * 1024
 """The largest size of tables that are copied to shared memory."""
@@ -46,9 +48,6 @@ COMPARED = 8
 
 SUMS_OF_A_TEAM = 16
 """The most sums of which each team keeps its own copy; with more, the teams of a warp share them."""
-
-BUILT_IN = 2**25
-"""From this number of outputs in a call on, it is worth compiling for the call's shape."""
 
 MOVING = (kinds.PROMPT_ONLY, kinds.BY_COUNT, kinds.NORM_WEIGHTED)
 """Estimators whose weights do not sum to 0; their norm depends on π."""
@@ -81,7 +80,7 @@ def launch_of(
     out = _sums(blocks * (shape.quantities + shape.products))
     given = block.first, block.count, (first, second), there, _room(shape), out
     threads, shared = shape.teams * shape.lanes, shared_bytes(shape)
-    if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
+    if OUTPUTS.pays(block.whole * cell.outputs):
         return Launch(warps.built_in(shape, asked), blocks, threads, shared, given), shape
     return Launch(warps.kernel, blocks, threads, shared, (shape, _uploaded(asked), *given)), shape
 
@@ -126,10 +125,10 @@ def merged(sums: Array, count: int, shape: Shape) -> MomentSums:
     about = one - mean
     products = np.zeros((asked, asked))
     q, p = np.tril_indices(asked)
-    products[q, p] = products[p, q] = (
-        packed - added[:, q] * added[:, p] / n[:, None] + n[:, None] * about[:, q] * about[:, p]
-    ).sum(0)
-    return MomentSums(count, mean, products)
+    products[q, p] = products[p, q] = packed.sum(0)
+    root = np.sqrt(n)[:, None]
+    between, within = about * root, added / root
+    return MomentSums(count, mean, products + between.T @ between - within.T @ within)
 
 
 def _most_blocks(shape: Shape) -> int:
@@ -139,7 +138,8 @@ def _most_blocks(shape: Shape) -> int:
 
 
 def _blocks(shape: Shape, count: int) -> int:
-    return min(_most_blocks(shape), ceil(count / shape.teams))
+    full = ceil(count / shape.teams)
+    return min(_most_blocks(shape), max(min(full, FEW_BLOCKS), ceil(full / ROUNDS)))
 
 
 def shared_bytes(shape: Shape) -> int:

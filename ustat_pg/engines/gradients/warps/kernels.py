@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, uint32
 
-from ...device import device_function, index, meet
+from ...device import device_function, device_kernel, index, meet
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
 from .pairs import add_coordinates, add_products
@@ -177,7 +177,7 @@ def body(n, a, first, count, key, t, room, out):
         out[at_out + n.quantities + i] = s
 
 
-@cuda.jit
+@device_kernel
 def kernel(n, a, first, count, key, t, room, out):
     body(n, a, first, count, key, t, room, out)
 
@@ -186,7 +186,7 @@ def kernel(n, a, first, count, key, t, room, out):
 def built_in(n: Shape, a: Asked) -> Any:
     """A kernel of one shape, with its numbers as constants."""
 
-    @cuda.jit
+    @device_kernel
     def made(first, count, key, t, room, out):
         body(n, a, first, count, key, t, room, out)
 
