@@ -42,7 +42,7 @@ def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch, first):
             return getattr(made, "py_func", made)
 
     plain = Plain()
-    for name in ("at", "whole_of", "feature", "choose_arm"):
+    for name in ("at", "whole_of", "feature", "choose"):
         monkeypatch.setattr(runs, name, getattr(plain, name))
     monkeypatch.setattr(runs, "words_of_32", words)
     monkeypatch.setattr(runs, "of_bits", lambda bits: bits.view(np.float64))
@@ -50,7 +50,7 @@ def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch, first):
     # Four equal weights with features 0 to 3, and two rewards of one half each.
     shape = runs.Shape(
         **dict.fromkeys(runs.Shape._fields, 1)
-        | {"arms": 4, "values": 2, "group": 2, "plain": 0, "form": 0, "half": first}
+        | {"arms": 4, "values": 2, "group": 2, "plain": 0, "form": 0, "half_arms": first}
         | {"law": 9, "rewards": 13}
     )
     table = [0] * runs.TABLE + [0, 1, 2, 3] + [runs.WHOLE + half] * 4 + [1, 2, 3, 4, 10, 20, 30, 40]

@@ -28,7 +28,6 @@ from ustat_pg.engines.kinds import BY_COUNT, PROMPT_ONLY, VALUE
 from ustat_pg.execution.compiled import fma
 from ustat_pg.sampling.rng import CONTEXT_SLOT, MOST_PROMPTS
 
-from .lanes.draw import COMPARED_CONTEXTS
 from .lanes.plan import BENT, BITS_OF_ONE, EPOCHS, IID, SPACED, UNIT
 from .lanes.softmax import LEAST_EXPONENT, series
 
@@ -42,9 +41,8 @@ WHOLE = 2.0**52
 
 BITS_OF_WHOLE = np.int64(0x4330000000000000)
 
-
-COMPARED_ARMS = 32
-"""The most arms with which a level is compared one by one: their sums are in registers."""
+COMPARED = 32
+"""The most sums that a kernel of one shape compares one by one: it has those of arms in registers."""
 
 
 class Shape(NamedTuple):
@@ -66,7 +64,7 @@ class Shape(NamedTuple):
         sure: whether the advantages of a group sum to 0, so that f̄ is not needed.
         plain: whether all arms' rewards have the same values.
         rank: the directions in which a ball bounds θ, 0 without one.
-        half: the first step of a bisection over the arms; 0 if each is compared.
+        half_arms, half_contexts: the first steps of bisections; 0 if all are compared.
         offset, law, rewards, means, ways, logits, chances, by_count, centre, basis, rates, snapshots: where
             these parts begin.
         staged: whether all parts but the rates and the snapshots are copied to shared memory.
@@ -89,7 +87,8 @@ class Shape(NamedTuple):
     sure: int
     plain: int
     rank: int
-    half: int
+    half_arms: int
+    half_contexts: int
     offset: int
     law: int
     rewards: int
@@ -191,23 +190,28 @@ def feature(n, table, x, room, k, j):
 
 
 @device_function
+def choose(n, total, half, level, ends, first):
+    """The first of ``total`` sums from ``first`` on that is above a level; they never decrease."""
+    k = at(0)
+    if half > 0:
+        while half > 0:
+            m = at(k + half)
+            if m < total and level >= ends[at(first + m - 1)]:
+                k = m
+            half = at(half >> 1)
+        return k
+    m = at(1)
+    while m < total:
+        k = m if level >= ends[at(first + m - 1)] else k
+        m = at(m + n.one)
+    return k
+
+
+@device_function
 def choose_prompt(n, word, place, table, order):
     """The context of the prompt at a place in its epoch."""
     if n.design == IID:
-        level, low, high = whole_of(word), at(0), at(n.contexts - 1)
-        if n.contexts <= COMPARED_CONTEXTS:
-            x = at(1)
-            while x < n.contexts:
-                low = x if level >= table[at(n.chances + x - 1)] else low
-                x = at(x + n.one)
-            return low
-        while low < high:
-            middle = at((low + high) >> 1)
-            if level >= table[at(n.chances + middle)]:
-                low = at(middle + 1)
-            else:
-                high = middle
-        return low
+        return choose(n, n.contexts, n.half_contexts, whole_of(word), table, n.chances)
     if place == 0:
         x = at(0)
         while x < n.contexts:
@@ -283,17 +287,18 @@ def softmax(n, table, x, room):
         while k < n.arms:
             room.ends[at(k)] = exponential(room.ends[at(k)] - most)
             k = at(k + n.one)
-    j = at(0)
-    while j < n.width:
-        room.centre[at(j)] = 0.0
-        j = at(j + n.one)
+    # The advantages of grpo and the group mean sum to 0, so f̄ cancels.
+    if not n.sure:
+        j = at(0)
+        while j < n.width:
+            room.centre[at(j)] = 0.0
+            j = at(j + n.one)
     whole, value = 0.0, 0.0
     k = at(0)
     while k < n.arms:
         weight = room.ends[at(k)]
         whole += weight
         room.ends[at(k)] = whole
-        # The advantages of grpo and the group mean sum to 0, so f̄ cancels.
         if not n.sure:
             j = at(0)
             while j < n.width:
@@ -305,25 +310,6 @@ def softmax(n, table, x, room):
             value = fma(weight, table[at(n.means + k * n.contexts + x)], value)
         k = at(k + n.one)
     return whole, value
-
-
-@device_function
-def choose_arm(n, level, ends):
-    """The first arm whose sum is above a level; sums never decrease."""
-    k = at(0)
-    if n.half > 0:
-        half = n.half
-        while half > 0:
-            m = at(k + half)
-            if m < n.arms and level >= ends[at(m - 1)]:
-                k = m
-            half = at(half >> 1)
-        return k
-    m = at(1)
-    while m < n.arms:
-        k = m if level >= ends[at(m - 1)] else k
-        m = at(m + n.one)
-    return k
 
 
 @device_function
@@ -342,7 +328,7 @@ def draw_group(n, low, high, slot, key, table, x, whole, room):
             w0, w1, w2, w3 = words_of_32(i >> 1, slot, low, high, key)
         level, luck = (whole_of(w0) - WHOLE) * unit, whole_of(w1)
         w0, w1 = w2, w3
-        k = choose_arm(n, level, room.ends)
+        k = choose(n, n.arms, n.half_arms, level, room.ends, 0)
         row = k * n.contexts + x
         column = x if n.plain else row
         reward = table[at(n.rewards + column)]
@@ -512,5 +498,9 @@ def roomy(staged: int, arms: int, d: int, order: int) -> Any:
 @lru_cache(maxsize=64)
 def built_in(n: Shape) -> Any:
     """A kernel of one shape."""
-    n = n._replace(half=0) if n.arms <= COMPARED_ARMS else n
+    halves = {
+        "half_arms": n.half_arms * (n.arms > COMPARED),
+        "half_contexts": n.half_contexts * (n.contexts > COMPARED),
+    }
+    n = n._replace(**halves)
     return _kernel(narrow(n), True, n.staged, n.arms, n.d, n.ordered)
