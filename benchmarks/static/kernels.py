@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ def packed(launch: Launch, types: Sequence[Any]) -> list[Any]:
     parameters: list[Any] = []
     for kind, value in zip(types, launch.arguments, strict=True):
         kernel._prepare_args(kind, value, 0, [], parameters)
-    return parameters
+    # numba-cuda leaves numbers as they are.
+    return [ctypes.c_int64(each) if isinstance(each, int) else each for each in parameters]
 
 
 @dataclass(frozen=True)

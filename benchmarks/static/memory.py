@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,22 @@ Array = Any
 
 
 class Held(np.ndarray):
-    """An array in the arena."""
+    """An array in the arena, with what numba's own CUDA target and numba-cuda ask of one on a device."""
 
     __cuda_memory__ = True
     __cuda_ndarray__ = True
 
     @property
+    def ptr(self) -> int:
+        return int(self.ctypes.data)
+
+    @property
     def device_ctypes_pointer(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self.ctypes.data)
+        return ctypes.c_void_p(self.ptr)
+
+    @property
+    def _layout(self) -> SimpleNamespace:
+        return SimpleNamespace(strides_in_bytes=self.strides)
 
 
 ARENA: Any = np.zeros(2**31, np.uint8).view(Held)

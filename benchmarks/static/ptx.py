@@ -71,11 +71,9 @@ def wavefronts(threads: Array, places: Array, size: int, together: bool = True) 
     unit = (places // LONG.type(size)).astype(np.int64)
     bank = threads // banks * banks + unit % banks
     if together:
-        bank = np.unique(np.stack([bank, unit]), axis=1)[0]
-    which, count = np.unique(bank, return_counts=True)
-    most = np.zeros(int(threads.max()) // banks + 1, np.int64)
-    np.maximum.at(most, which // banks, count)
-    return int(most.sum())
+        bank = np.unique(bank << 40 | unit) >> 40
+    count = np.bincount(bank, minlength=(int(threads.max()) // banks + 1) * banks)
+    return int(count.reshape(-1, banks).max(1).sum())
 
 
 class Execution:
@@ -334,11 +332,11 @@ class Execution:
         self, number: int, space: str, threads: Array, places: Array, size: int, together: bool
     ) -> None:
         made = self.accesses.setdefault((number, space), Access(space))
-        made.warps += len(np.unique(threads // WARP))
+        made.warps += np.count_nonzero(np.bincount(threads // WARP))
         if space == "local":
             # The words of 4 bytes of a warp's threads lie side by side.
             words = (places % LONG.type(whole(self.program.local_bytes))).astype(np.int64) // 4
-            rows = np.unique(np.stack([threads // WARP, words]), axis=1).shape[1]
+            rows = len(np.unique(threads // WARP << 40 | words))
             made.wavefronts += rows * max(size // 4, 1)
         else:
             made.wavefronts += wavefronts(threads, places, size, together)

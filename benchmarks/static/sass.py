@@ -91,17 +91,16 @@ def assembled(ptx: str, capability: tuple[int, int], most_registers: int | None 
         source, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(ptx)
         most = [f"-maxrregcount={most_registers}"] if most_registers else []
-        words = [program, arch, "-O3", "-v", *most, str(source), "-o", str(made)]
+        # A table of lines changes no instruction.
+        words = [program, arch, "-O3", "-v", "--generate-line-info", *most, str(source), "-o"]
         start = os.times()
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run([*words, str(made)], capture_output=True, text=True)
         seconds = os.times().children_user - start.children_user
         if done.returncode:
             raise RuntimeError(f"ptxas: {done.stderr.strip()[:500]}")
         size = text_bytes(made.read_bytes())
         listing = ""
         if reader := tool("nvdisasm"):
-            # The same code: only the table of lines is added.
-            subprocess.run([*words, "--generate-line-info"], capture_output=True, check=True)
             words = [reader, "-gp", "-c", str(made)]
             listing = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     said = {

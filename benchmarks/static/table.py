@@ -42,7 +42,7 @@ RECORD, BEFORE, PAGE = (
 Costs = dict[str, dict[str, "Cost"]]
 """By device and kernel."""
 
-STEPS = 100
+STEPS = 50
 """Steps of a run: enough that its beginning does not count."""
 
 OUTPUTS, BLOCK, MANY = 2**26, 2**16, 2**40
@@ -276,21 +276,25 @@ ISSUED = [
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The table of each device; exits with 2 where a tool is missing."""
+    """The tables of each device.
+
+    Returns 2 where NVVM or ptxas is missing; without nvdisasm nothing is known of issued instructions.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu --static")
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=["9.0"])
     parser.add_argument("--record", action="store_true", help="write the record and the page")
     options = parser.parse_args(arguments)
     try:
-        lacking = [missing(name) for name in ("ptxas", "nvdisasm") if tool(name) is None]
         NVVM()
-    except NvvmSupportError as error:
-        lacking = [
-            f"numba finds no NVVM library ({error}): install the CUDA toolkit or nvidia-nvvm"
-        ]
-    if lacking:
-        print("\n".join(lacking))
+    except NvvmSupportError:
+        print(
+            "numba finds no NVVM library: install the CUDA toolkit, or name its folder in CUDA_HOME"
+        )
+        return 2
+    lacking = [missing(name) for name in ("ptxas", "nvdisasm") if tool(name) is None]
+    print(*lacking, sep="\n", end="\n" * len(lacking))
+    if tool("ptxas") is None or (lacking and options.record):
         return 2
     found = {}
     for name in options.devices:
@@ -302,8 +306,9 @@ def main(arguments: Sequence[str]) -> int:
         ]
         rows = [code_row(label, one) for label, one in costs.items()]
         show(f"Kernels for compute capability {name}", notes, rows, CODE)
-        rows = [issue_row(label, one) for label, one in costs.items()]
-        show("Instructions of a thread an output or step", [], rows, ISSUED)
+        if not lacking:
+            rows = [issue_row(label, one) for label, one in costs.items()]
+            print(f"\n{tabulate(rows, ISSUED, tablefmt='github', disable_numparse=True)}\n")
     if options.record:
         write(read(RECORD) | found)
     return 0
