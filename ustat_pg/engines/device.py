@@ -201,13 +201,14 @@ class Price(NamedTuple):
         return self.saved * work >= 1e9 * self.seconds
 
 
-OUTPUTS = Price(seconds=1.5, saved=0.03)
-"""The price of gradients, by outputs: .02 ns or more with the kernel for all shapes, .003 to .005 with one's
-own. All these numbers follow from compiled code (``benchmarks.gpu --static``) and have not been measured.
+OUTPUTS = Price(seconds=1.0, saved=0.02)
+"""The price of gradients, by outputs: .02 ns or more with the kernel for all shapes, .003 to .006 with one's
+own. These numbers, like those below, follow from compiled code (``benchmarks.gpu --static``) and have not
+been measured.
 """
 
-STEPS = Price(seconds=0.5, saved=0.03)
-"""The price of training runs, by steps: about .05 ns with the kernel for all shapes, .02 with one's own."""
+STEPS = Price(seconds=1.0, saved=0.03)
+"""The price of training runs, by steps: .04 to .10 ns with the kernel for all shapes, .01 to .04."""
 
 
 class Launch(NamedTuple):
