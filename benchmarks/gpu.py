@@ -33,6 +33,9 @@ CORES = os.cpu_count() or 1
 MINIBATCH = 8
 """Prompts of the minibatch whose cost is held against that of one prompt."""
 
+MANY = 2**40
+"""Replications of which a timed call is said to be a part, so that it has a kernel of its own shape."""
+
 Program = Callable[[], Any]
 
 
@@ -46,10 +49,10 @@ def quantities(names: Sequence[str] = NAMES) -> list[Any]:
     return [*map(SquaredError, each), *(Distance(*pair) for pair in pairs)]
 
 
-def off(cell: GradientCell, asked: Sequence[Any], replications: int) -> float:
+def off(cell: GradientCell, asked: Sequence[Any], replications: int, whole: int = 0) -> float:
     """The largest relative difference of the engines' sums on the same replications."""
     where = {"seed": 3, "first": 2**40 + 3, "replications": replications}
-    there, again = (cell.measure("cuda", asked, **where) for _ in range(2))
+    there, again = (cell.measure("cuda", asked, whole=whole, **where) for _ in range(2))
     here = cell.measure("cpu", asked, **where)
     if not (
         np.array_equal(there.mean, again.mean) and np.array_equal(there.products, again.products)
@@ -74,13 +77,16 @@ def numbers(replications: int, small: bool) -> list[tuple[str, float]]:
             rows.append(
                 [f"{kind}, G = {group}, B = {batch}", off(cell, quantities(), replications)]
             )
-    for arms, group in mse_kernel.SIZES:
-        cell = mse_kernel.Case(arms, group).cell
-        rows.append((f"K = {arms}, G = {group}", off(cell, quantities(["grpo"]), replications)))
-    for case in trajectories.CASES:
-        run = case.trajectory(3 if small else 100)
-        ends = [run.run(engine, seed=4, replications=replications) for engine in ("cuda", "cpu")]
-        rows.append((f"runs, {case.label}", float(np.abs(ends[0] - ends[1]).max())))
+    for whole, kernel in ((0, "kernel for all shapes"), (MANY, "kernel for this shape")):
+        for arms, group in mse_kernel.SIZES:
+            cell, asked = mse_kernel.Case(arms, group).cell, quantities(["grpo"])
+            label = f"K = {arms}, G = {group}, {kernel}"
+            rows.append((label, off(cell, asked, replications, whole)))
+        for case in trajectories.CASES:
+            run = partial(case.trajectory(3 if small else 100).run, seed=4)
+            ends = run("cuda", replications=replications, whole=whole)
+            far = np.abs(ends - run("cpu", replications=replications)).max()
+            rows.append((f"runs, {case.label}, {kernel}", float(far)))
     return rows
 
 
@@ -92,7 +98,7 @@ def gradient(case: mse_kernel.Case, replications: int) -> dict[str, Program]:
     asked = [SquaredError(Estimator("grpo"))]
     here = partial(case.cell.measure, "cpu", asked)
     programs = {
-        "cuda": partial(case.cell.measure, "cuda", asked, replications=replications),
+        "cuda": partial(case.cell.measure, "cuda", asked, replications=replications, whole=MANY),
         "cpu": partial(
             in_threads, lambda first, n: here(first=first, replications=n), replications, CORES
         ),
@@ -135,7 +141,7 @@ def runs(case: trajectories.Case, replications: int, steps: int) -> dict[str, Pr
     run = case.trajectory(steps).run
 
     def there() -> Any:
-        return run("cuda", seed=0, replications=replications)
+        return run("cuda", seed=0, replications=replications, whole=MANY)
 
     shared = min(replications, 1250 * CORES)
     here = partial(
@@ -197,7 +203,7 @@ def speeds(rounds: int, small: bool) -> list[list[str]]:
     case, size = mse_kernel.Case(10, 16), 4 if small else 2**20
     for batch in (1, MINIBATCH):
         cell = GradientCell(case.cell.problem, 16, batch)
-        call = partial(cell.measure, "cuda", quantities(), replications=size)
+        call = partial(cell.measure, "cuda", quantities(), replications=size, whole=MANY)
         label = f"{len(quantities())} quantities, B = {batch}, an output"
         rows += row(label, {"cuda": call}, {"cuda": size * batch * 16}, rounds)
     steps = 3 if small else 1000

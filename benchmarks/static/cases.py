@@ -23,8 +23,8 @@ from ustat_pg.problems import random_problem
 STEPS = 50
 """Steps of a run: enough that its beginning does not count."""
 
-OUTPUTS, BLOCK = 2**26, 2**16
-"""Outputs of a call from which on kernels are built in, and replications of a block of ``verify``."""
+OUTPUTS, BLOCK, MANY = 2**26, 2**16, 2**40
+"""Outputs of a large call, replications of a small one, and those of a cell that has a kernel of its own."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Case:
 
 
 def gradient(
-    label: str, cell: GradientCell, asked: Sequence[Any], count: int, sampled: int
+    label: str, cell: GradientCell, asked: Sequence[Any], count: int, whole: int = 0
 ) -> Case:
-    """A measurement of gradients."""
+    """A measurement of gradients, in a cell of so many replications."""
     shapes: list[Any] = []
 
     def launch() -> Launch:
-        made, shape = gradients.launch_of(cell, asked, Replications(0, 0, count))
+        made, shape = gradients.launch_of(cell, asked, Replications(0, 0, count, whole))
         shapes[:] = [shape]
         return made
 
@@ -61,7 +61,7 @@ def gradient(
         sums = np.array(made.arguments[-1]).reshape(made.blocks, -1)
         return gradients.merged(sums, count, shapes[0])
 
-    return Case(label, count * cell.outputs, launch, after, sampled)
+    return Case(label, count * cell.outputs, launch, after, 2)
 
 
 def run(case: trajectories.Case, label: str, count: int, whole: int) -> Case:
@@ -72,7 +72,7 @@ def run(case: trajectories.Case, label: str, count: int, whole: int) -> Case:
         return runs.launch_of(trajectory, block, starts(trajectory, block), whole)
 
     def after(made: Launch) -> Any:
-        return np.moveaxis(np.array(made.arguments[-1]), -1, 0)
+        return np.array(made.arguments[-1])
 
     return Case(f"runs, {case.label}, {label}", count * STEPS, launch, after, 4)
 
@@ -94,15 +94,14 @@ def cases() -> list[Case]:
     plain, dense = (random_problem(1, kind) for kind in ("plain", "linear"))
     return [
         *(
-            gradient(
-                f"K = {k}, G = {g}", mse_kernel.Case(k, g).cell, GRPO, OUTPUTS // power_of_2(g), 2
-            )
+            gradient(f"K = {k}, G = {g}", cell, GRPO, OUTPUTS // power_of_2(g), MANY)
             for k, g in sizes
+            for cell in [mse_kernel.Case(k, g).cell]
         ),
-        gradient("generic, K = 10, G = 16", mse_kernel.Case(10, 16).cell, GRPO, BLOCK, 2),
-        gradient("generic, dense, G = 8", GradientCell(dense, 8), GRPO, BLOCK, 2),
-        gradient("generic, B = 8, G = 8", GradientCell(plain, 8, 8), GRPO, BLOCK, 2),
-        gradient("generic, 10 quantities, G = 8", GradientCell(plain, 8), TEN, BLOCK, 2),
-        *(run(case, "built in", 2**14, 2**22) for case in trajectories.CASES),
+        gradient("generic, K = 10, G = 16", mse_kernel.Case(10, 16).cell, GRPO, BLOCK),
+        gradient("generic, dense, G = 8", GradientCell(dense, 8), GRPO, BLOCK),
+        gradient("generic, B = 8, G = 8", GradientCell(plain, 8, 8), GRPO, BLOCK),
+        gradient("generic, 10 quantities, G = 8", GradientCell(plain, 8), TEN, BLOCK),
+        *(run(case, "built in", 2**14, MANY) for case in trajectories.CASES),
         *(run(case, "roomy", 2**14, 2**14) for case in trajectories.CASES),
     ]

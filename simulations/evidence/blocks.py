@@ -28,6 +28,8 @@ class Block:
     first: int = 0
     replications: int = 0
     device: str = "cpu"
+    whole: int = 0
+    """The replications of the cell that are planned, of which these are a part."""
 
     @cached_property
     def description(self) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def run_task(task: Block) -> MomentSums:
         seed=task.seed,
         first=task.first,
         replications=task.replications,
+        whole=task.whole,
     )
 
 

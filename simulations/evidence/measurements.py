@@ -139,29 +139,33 @@ class Measurements:
 
     def blocks(self, replications: Mapping[str, int]) -> dict[str, list[Block]]:
         """The blocks of the first replications of each cell; the last one may be smaller."""
+        if not self.options.simulates:
+            return {}
         return {
             name: [
-                self._block(name, first, min(block_of(cell), replications[name] - first))
-                for first in range(0, replications[name], block_of(cell))
+                self._block(name, first, min(size, replications[name] - first), replications[name])
+                for size in [block_of(cell, cell.engine(self.options.engine))]
+                for first in range(0, replications[name], size)
             ]
             for name, cell in self.cells.items()
-            if self.options.simulates
         }
 
     def tasks(self, replications: Mapping[str, int]) -> list[Block]:
         """The blocks of all cells, cell by cell."""
         return [task for blocks in self.blocks(replications).values() for task in blocks]
 
-    def _block(self, name: str, first: int, replications: int) -> Block:
+    def _block(self, name: str, first: int, replications: int, whole: int = 0) -> Block:
         cell, options = self.cells[name], self.options
-        engine, quantities = cell.engine(options.engine), self._drawn[name]
-        return Block(cell, quantities, engine, options.seed, first, replications, options.device)
+        draws = options.seed, first, replications, options.device, whole
+        return Block(cell, self._drawn[name], cell.engine(options.engine), *draws)
 
     def first_wave(self) -> list[Block]:
         """The enumerations and pilots that a plan is made from."""
         pilots = list(self.pilot_tasks.values())
-        # The first pilot compiles for a device what the others call: enumerations run beside it.
-        return [*pilots[:1], *self.exact_tasks.values(), *pilots[1:]]
+        # A kind's first pilot compiles for a device what the others call: enumerations run beside it.
+        first = list({type(task.cell): task for task in reversed(pilots)}.values())
+        rest = (task for task in pilots if task not in first)
+        return [*first, *self.exact_tasks.values(), *rest]
 
     def exact(self, work: Work) -> Sums:
         """The enumerated means of each cell."""

@@ -9,7 +9,7 @@ from ustat_pg.engines.gradients.cell import engine_of
 from ustat_pg.validation import MOST_WORKERS, device_name, integer, one_of
 
 LARGEST_BLOCK = 65_536
-"""The most replications in a block, of any cell."""
+"""The most replications in a block, of any cell, on a processor."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,6 @@ class Options:
         return SIZES[self.size]
 
 
-def block_of(cell: Cell) -> int:
+def block_of(cell: Cell, engine: str = "cpu") -> int:
     """The replications in a block of a cell."""
-    return min(cell.block, LARGEST_BLOCK)
+    return cell.device_block if engine == "cuda" else min(cell.block, LARGEST_BLOCK)

@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,14 @@ import pytest
 from numba import cuda as numba_cuda
 
 from benchmarks.mse_kernel import Case
+from benchmarks.trajectories import CASES
 from simulations.engines import Constant, Gap, Training
 from simulations.engines.runs import cuda as paths
 from simulations.engines.runs.trajectory import Trajectory
 from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support import laws
 from tests.support.bends import with_bends
+from tests.support.estimators import tables_of
 from tests.support.problems import (
     FORMS,
     RUN_ESTIMATORS,
@@ -34,8 +36,9 @@ from tests.support.problems import (
     smooth,
     vanishing,
 )
-from tests.support.run_laws import SETS, path
-from ustat_pg.engines import Estimator, GradientCell
+from tests.support.run_laws import LAYOUTS, SETS, path
+from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
+from ustat_pg.engines.device import Price
 from ustat_pg.engines.gradients import cuda as gradients
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 
@@ -55,7 +58,7 @@ class Job:
     most: int | None = None
     """Runs at once; a device that holds no more than ``room`` runs out of memory."""
     room: int | None = None
-    shapes: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, Any] = field(default_factory=dict)
     """What thread blocks of gradients have, in place of the engine's own numbers."""
     warned: list[str] = field(default_factory=list)
 
@@ -82,7 +85,7 @@ _DEVICE_ARRAY = numba_cuda.device_array
 
 def _small(room: int, shape: Any, kind: Any) -> Any:
     """An array of a device that holds the snapshots of so many runs."""
-    if shape[-1] > room:
+    if shape[0] > room:
         raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
     return _DEVICE_ARRAY(shape, kind)
 
@@ -124,7 +127,7 @@ def measured_cells():
 
 
 def trajectories():
-    """Every estimator, design, projection and bend."""
+    """Every estimator, design, projection and form of logits."""
     for bent in (False, True):
         for layout in ("one prompt", "batch beyond the prompts", "epochs of two steps"):
             for estimator in RUN_ESTIMATORS:
@@ -133,9 +136,34 @@ def trajectories():
     for theta_set in SETS.values():
         for one in (which, with_bends(which)):
             yield Trajectory(one, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0)
+    for layout in ("three prompts", "many prompts"):
+        for estimator in tables_of(LAYOUTS[layout][4])[:2]:
+            yield path(layout, estimator, STEPS, binary=True)
+    yield from shared()
 
 
-SHAPES: dict[str, dict[str, int]] = {
+def shared():
+    """Arms along one direction: equally spaced ones, from starts with weights that powers hold and
+    that they do not; and others, where some weights are zero.
+    """
+    steep = SoftmaxBandit.linear(
+        [0.4, 0.6],
+        np.array([[[-1.0], [0.5], [0.2], [-2.0]], [[-2.0], [1.0], [0.4], [-4.0]]]),
+        [3.0],
+        [[[1.0], [0.5], [9.0], [0.2]]] * 2,
+        np.ones((2, 4, 1)),
+        np.array([[0.0, 0.0, -1000.0, 0.3]] * 2),
+    )
+    for estimator in RUN_ESTIMATORS[1:4]:
+        for case in CASES:
+            near = replace(case.trajectory(STEPS), estimator=estimator)
+            yield from (near, replace(near, start=np.full(case.d, -100.0)))
+        yield Trajectory(steep, 3, STEPS, Constant(2.0), estimator, start_scale=1.0)
+
+
+FREE = Price(seconds=0.0, saved=1.0)
+
+SHAPES: dict[str, dict[str, Any]] = {
     "one thread block": {"BLOCKS": 1, "THREADS": 64},
     "two": {"BLOCKS": 2, "THREADS": 64},
     "tables where they are": {"STAGED_BYTES": 0},
@@ -143,7 +171,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "sums of a warp": {"SUMS_OF_A_TEAM": 0},
     "sums of a team": {"SUMS_OF_A_TEAM": 10**6},
     "no shared memory": {"SHARED_BYTES": 400},
-    "built in": {"BUILT_IN": 0, "BLOCK": 0},
+    "built in": {"OUTPUTS": FREE},
 }
 
 
@@ -152,6 +180,26 @@ def shaped():
     for kind in ("plain", "shared-linear", "linear"):
         for name, shapes in SHAPES.items():
             yield f"{kind}/{name}", GradientCell(random_problem(1, kind), 6, 2), shapes
+
+
+def of_one_prompt():
+    """Cells and few quantities, which a kernel for their shape computes in registers."""
+    numbers = np.random.default_rng(5)
+    names = [["oracle", "grpo"], ["vanilla", "grpo", "group-mean"]]
+    for contexts, arms in ((1, 4), (3, 5), (2, 40)):
+        logits, rewards = numbers.normal(size=(2, contexts, arms, 1))
+        law, share = np.ones((contexts, arms, 1)), np.full(contexts, 1 / contexts)
+        features, weights = numbers.normal(size=(contexts, 2)), numbers.normal(size=(arms, 2))
+        for problem in (
+            SoftmaxBandit.tabular(share, logits[..., 0], rewards, law),
+            SoftmaxBandit.shared_linear(share, features, weights, rewards, law),
+        ):
+            for group, design in ((3, "iid"), (16, "without-replacement"), (130, "iid")):
+                for one in names:
+                    each = [Estimator(name) for name in one]
+                    asked = [*map(SquaredError, each[1:]), Distance(*each[:2])]
+                    yield GradientCell(problem, group, 1, design), asked
+    yield Case(1000, 16).cell, [SquaredError(Estimator("grpo"))]
 
 
 PATH = Trajectory(smooth(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
@@ -169,10 +217,13 @@ def all_jobs():
     for name, cell, shapes in shaped():
         call = partial(measure, "cuda", cell, laws.quantities_for(6))
         jobs["shape", name] = Job(call, shapes=shapes)
+    for number, (cell, asked) in enumerate(of_one_prompt()):
+        shapes = {"OUTPUTS": FREE, "THREADS": 64, "BLOCKS": 2}
+        jobs["one prompt", number] = Job(partial(measure, "cuda", cell, asked, 9), shapes=shapes)
     for name, options in CHUNKS.items():
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
     for number, trajectory in enumerate([PATH, *islice(trajectories(), 0, None, 5)]):
-        shapes = {"paths.BUILT_IN": 0, "paths.SHARED_BYTES": 0}
+        shapes = {"paths.STEPS": FREE, "paths.SHARED_BYTES": 0}
         jobs["built-in path", number] = Job(partial(run, "cuda", trajectory), shapes=shapes)
     jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs
@@ -258,6 +309,12 @@ def test_no_shape_of_a_thread_block_changes_a_number(answers):
     for name, cell, _ in shaped():
         quantities = laws.quantities_for(6)
         laws.same_sums(result[name], measure("cpu", cell, quantities), cell, quantities)
+
+
+def test_sums_in_registers_are_the_same(answers):
+    result = of_kind(answers, "one prompt")
+    for number, (cell, asked) in enumerate(of_one_prompt()):
+        laws.same_sums(result[number], measure("cpu", cell, asked, 9), cell, asked)
 
 
 def test_chunks_do_not_change_a_bit(answers):

@@ -18,7 +18,7 @@ from simulations.engines.runs.trajectory import starts
 from tests.support import laws
 from tests.support.problems import FORMS
 from tests.support.run_laws import path
-from ustat_pg.engines import GradientCell
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import Launch
 from ustat_pg.engines.gradients import cuda as gradients
@@ -235,9 +235,9 @@ def test_a_loop_of_machine_code_is_issued_as_often_as_it_runs(nvdisasm):
     assert np.allclose(out, expected, rtol=1e-14)
 
 
-def measured(one, quantities):
+def measured(one, quantities, whole):
     """The engine's sums, by the executor."""
-    launch, shape = gradients.launch_of(one, quantities, Replications(3, FAR, COUNT))
+    launch, shape = gradients.launch_of(one, quantities, Replications(3, FAR, COUNT, whole))
     made = kernels.compiled(launch.kernel, kernels.types_of(launch), HOPPER)
     kernels.executed(launch, made.program, watch=False)
     sums = np.array(launch.arguments[-1]).reshape(launch.blocks, -1)
@@ -259,18 +259,27 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_compiled_gradients_are_the_cpu_engine_s(nvvm, name):
+OWN = 2**50
+"""Replications of a cell that has a kernel of its own."""
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"), [*((name, COUNT) for name in CELLS), ("tabular", OWN), ("shared", OWN)]
+)
+def test_compiled_gradients_are_the_cpu_engine_s(nvvm, name, whole):
     """The code that a card would run, not the Python that it is made of."""
     one = cell(*CELLS[name])
     quantities = laws.quantities_for(one.group_size)
+    if whole == OWN:
+        # All quantities would take a minute to compile.
+        quantities = [SquaredError(Estimator("grpo"))]
     with kernels.no_card(HOPPER):
-        sums = measured(one, quantities)
+        sums = measured(one, quantities, whole)
     here = one.measure("cpu", quantities, seed=3, first=FAR, replications=COUNT)
     laws.same_sums(sums, here, one, quantities)
 
 
-@pytest.mark.parametrize("whole", [1, 2**40], ids=["roomy", "built in"])
+@pytest.mark.parametrize("whole", [COUNT, OWN], ids=["roomy", "built in"])
 def test_compiled_runs_are_the_cpu_engine_s(nvvm, whole):
     trajectory = path("epochs of two steps", laws.ESTIMATORS[0], 12)
     block = Replications(4, FAR, COUNT)
@@ -278,7 +287,7 @@ def test_compiled_runs_are_the_cpu_engine_s(nvvm, whole):
         launch = runs.launch_of(trajectory, block, starts(trajectory, block), whole)
         made = kernels.compiled(launch.kernel, kernels.types_of(launch), HOPPER)
         kernels.executed(launch, made.program, watch=False)
-    theta = np.moveaxis(np.array(launch.arguments[-1]), -1, 0)
+    theta = np.array(launch.arguments[-1])
     expected = trajectory.run("cpu", seed=4, first=FAR, replications=COUNT)
     assert np.allclose(theta, expected, rtol=1e-12, atol=1e-12)
     assert np.abs(expected[:, -1] - expected[:, 0]).max() > 1e-3 or expected.shape[1] == 1

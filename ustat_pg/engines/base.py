@@ -289,11 +289,14 @@ class Replications:
         seed: seed of the draws.
         first: the number of the first replication.
         count: number of replications; 0 where outcomes are enumerated.
+        whole: the replications of the cell of which these are a part. For many an engine may compile more;
+            no number depends on it, up to a last bit.
     """
 
     seed: int = 0
     first: int = 0
     count: int = 0
+    whole: int = 0
 
 
 ENGINES = ("exact", "reference", "cpu", "cuda")
@@ -340,6 +343,11 @@ class Cell(ABC):
     @abstractmethod
     def block(self) -> int:
         """The number of replications in a block."""
+
+    @property
+    def device_block(self) -> int:
+        """The number of replications in a block of the engine cuda, which is idle between blocks."""
+        return self.block
 
     @property
     def outputs(self) -> int:
@@ -427,6 +435,7 @@ class Cell(ABC):
         seed: int = 0,
         first: int = 0,
         replications: int = 0,
+        whole: int = 0,
     ) -> MomentSums:
         """Replications ``first`` to ``first + replications``; all outcomes by the exact engine.
 
@@ -434,6 +443,8 @@ class Cell(ABC):
             engine: a name in :attr:`engines`.
             quantities: the quantities to measure.
             seed: seed of the draws, a whole number of at least 0; the exact engine has none.
+            whole: the replications of all calls for the cell, if this is one of several: for many the engine
+                cuda compiles a kernel of their own.
 
         Raises:
             InputError: the engine or quantity is unknown, the engine does not know an estimator,
@@ -450,16 +461,17 @@ class Cell(ABC):
                 f"engine {engine!r} cannot run a {type(self).__name__}: choose one of "
                 f"{', '.join(self.engines)}"
             )
-        return self._measure(engine, quantities, block_of(seed, first, replications))
+        return self._measure(engine, quantities, block_of(seed, first, replications, whole))
 
     @abstractmethod
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
         """The sums of a block, for quantities of this cell."""
 
 
-def block_of(seed: int, first: int, replications: int) -> Replications:
+def block_of(seed: int, first: int, replications: int, whole: int = 0) -> Replications:
     """The replications of a block. An empty block, or one outside the addresses, is refused."""
     integer("replications", replications)
     if integer("first replication", first, 0) + replications > 2**63:
         raise InputError(f"first replication is {first}: replications end at 2^63")
-    return Replications(integer("seed", seed, 0), first, replications)
+    whole = max(integer("whole", whole, 0), replications)
+    return Replications(integer("seed", seed, 0), first, replications, whole)

@@ -5,6 +5,8 @@ that it calls. Here the functions of a file are cached in a folder named by a ha
 imports. So a cache never survives a change, bodies can call each other across files, and all processes of one
 machine share the folders.
 
+The kernels of devices are in the same folders (:mod:`ustat_pg.execution.kernels`).
+
 The folders are in ``NUMBA_CACHE_DIR``, else next to the package, else in the user's cache; if none of these
 is writable, each process compiles for itself.
 """

@@ -43,6 +43,9 @@ BINS = 2048
 _BLOCK_WORK = 2**23
 """The approximate number of outputs in one block, which takes about an eighth of a second."""
 
+_DEVICE_BLOCK = 2**18
+"""The most runs in a block on a device: the largest ones run no more at once."""
+
 _RELATIVE = 1e-5
 """The requested error of an expectation by backward induction, as a share of its value."""
 
@@ -252,6 +255,10 @@ class Training(Cell):
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_WORK / self.outputs)), 8, 16))
 
     @property
+    def device_block(self) -> int:
+        return _DEVICE_BLOCK
+
+    @property
     def largest_gap(self) -> float:
         """The greatest gap that a run can have, or an upper bound.
 
@@ -353,7 +360,11 @@ class Training(Cell):
         for estimator, wanted in columns.items():
             steps = sorted({quantities[column].step for column in wanted})
             theta = self.trajectory(estimator, steps).run(
-                engine, seed=block.seed, first=block.first, replications=block.count
+                engine,
+                seed=block.seed,
+                first=block.first,
+                replications=block.count,
+                whole=block.whole,
             )
             gaps, deviations = self.landscape.gap(theta), self._deviations(theta)
             for column in wanted:

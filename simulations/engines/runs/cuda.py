@@ -10,34 +10,41 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
+from threading import Lock
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ustat_pg.engines import device
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import (
     MOST_THREADS,
     SHARED_BYTES,
+    STEPS,
     Launch,
     free_bytes,
     power_of_2,
     require_device,
     stream,
 )
+from ustat_pg.engines.kinds import GROUP_MEAN, GRPO
 from ustat_pg.execution.memory import in_slices
 from ustat_pg.sampling import rng
 from ustat_pg.validation import Array
 
 from . import scalar
-from .cpu import plan_of
-from .lanes.plan import FREE
+from .cpu import plan_of, rows_of
+from .lanes.plan import FAR, FREE, SHARED, SPACED, UNIT
 from .trajectory import Trajectory, starts
 
 THREADS = 128
 """The runs of a thread block."""
 
-BUILT_IN = 2**26
-"""Steps of a call from which on compiling for its shape pays."""
+ROOM = 32, 4, 32
+"""The arms, parameters and prompts of an epoch for which every general kernel has room."""
+
+_MAKING = Lock()
+"""A lock: threads that ask for a kernel at once get the same one, which is compiled once."""
 
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
@@ -49,37 +56,36 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
 
     def runs(rows: slice) -> None:
         part = replace(block, first=block.first + rows.start, count=rows.stop - rows.start)
-        launch = launch_of(trajectory, part, begin[rows], block.count)
+        launch = launch_of(trajectory, part, begin[rows], block.whole)
         launch.run()
-        theta = launch.arguments[-1].copy_to_host(stream=stream())
+        launch.arguments[-1].copy_to_host(out[rows], stream())
         stream().synchronize()
-        out[rows] = np.moveaxis(theta, -1, 0)
 
     for _ in in_slices(block.count, _most(shape), "replications", runs):
         pass
     return out
 
 
-def launch_of(trajectory: Trajectory, block: Replications, begin: Array, count: int) -> Launch:
-    """The launch of a block; the last argument receives θ at the snapshots, (S, d, n).
+def launch_of(trajectory: Trajectory, block: Replications, begin: Array, whole: int) -> Launch:
+    """The launch of a block; the last argument receives θ at the snapshots, (n, S, d).
 
     Arguments:
         trajectory: the run.
         block: replications.
         begin: θ₀ of each, (n, d).
-        count: the replications of the whole call, of which these are a part.
+        whole: the replications of all calls, of which these are a part.
     """
-    shape, there = _tables(trajectory)
+    shape, numbers = _tables(trajectory)
     key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
-    if count * shape.steps >= BUILT_IN:
-        kernel = scalar.built_in(shape)
-    else:
-        sizes = shape.arms, shape.d, shape.group, shape.contexts, max(shape.rank, 1)
-        kernel = scalar.roomy(*map(power_of_2, sizes))
-    first = device.upload(np.ascontiguousarray(begin.T))
-    kept = device.empty((shape.kept, shape.d, block.count))
-    shared = 8 * there.table.size if shape.staged else 0
-    given = shape, block.first, block.count, key, there, first, kept
+    sizes = shape.arms, shape.d, shape.ordered
+    with _MAKING:
+        if STEPS.pays(whole * shape.steps):
+            kernel = scalar.built_in(shape)
+        else:
+            kernel = scalar.roomy(shape.staged, *map(max, ROOM, map(power_of_2, sizes)))
+    kept = device.empty((block.count, shape.kept, shape.d))
+    given = scalar.narrow(shape), block.first, block.count, key, numbers, device.upload(begin), kept
+    shared = 8 * shape.rates * shape.staged
     return Launch(kernel, ceil(block.count / THREADS), THREADS, shared, given)
 
 
@@ -90,39 +96,57 @@ def _most(shape: scalar.Shape) -> int:
 
 
 @lru_cache(maxsize=32)
-def _tables(trajectory: Trajectory) -> tuple[scalar.Shape, scalar.There]:
-    """A trajectory's shape, and its tables on the device."""
-    plan, policy = plan_of(trajectory), trajectory.policy
+def _tables(trajectory: Trajectory) -> tuple[scalar.Shape, Array]:
+    """A trajectory's shape, and its numbers on the device."""
+    plan = plan_of(trajectory)
+    rows, group = rows_of(trajectory, plan), trajectory.group_size
     arms, d, contexts = plan.features.shape
-    parts = [plan.features, plan.offset, plan.law, plan.rewards, plan.mean_rewards]
-    if policy.bends is not None:
-        parts.append(np.moveaxis(policy.bends, 0, 2))
-    table = np.concatenate([np.ravel(part).astype(np.float64) for part in parts])
+    values, kept = len(plan.rewards), len(plan.snapshots)
+    share = 1 / (group - 1) if plan.kind == GRPO else 1 / group
+    slope = 1 + share if plan.kind == GRPO else 1.0
+    head = plan.constant, share, slope, plan.radius, FAR / max(arms - 1, 1)
+    at = np.cumsum([arms * rows.width, arms, (values - 1) * arms, values * arms, arms])
+    features, offset, law, rewards, means, ways = np.split(rows.table[:, :contexts], at)
+    parts: dict[str, ArrayLike] = {
+        "head": head,
+        "features": features,
+        "offset": offset,
+        "law": scalar.WHOLE + (law - 1) / UNIT,
+        "rewards": rewards,
+        "means": means,
+        "ways": ways,
+        "logits": rows.offset,
+        "chances": scalar.WHOLE + plan.contexts,
+        "by_count": plan.by_count,
+        "centre": plan.centre,
+        "basis": plan.basis,
+        "rates": plan.rates / (group * trajectory.batch_size),
+        "snapshots": plan.snapshots,
+    }
+    flat = [np.ravel(part) for part in parts.values()]
+    ends = np.cumsum([len(part) for part in flat]).tolist()
+    places = dict(zip(parts, [0, *ends], strict=False))
     shape = scalar.Shape(
         arms=arms,
         d=d,
         contexts=contexts,
-        values=len(plan.rewards),
-        group=trajectory.group_size,
+        values=values,
+        width=rows.width,
+        group=group,
         batch=trajectory.batch_size,
         steps=trajectory.steps,
-        kept=len(plan.snapshots),
+        kept=kept,
         kind=plan.kind,
         design=plan.design,
-        bent=int(policy.bends is not None),
+        form=rows.form,
+        shared=int(rows.form in (SHARED, SPACED)),
+        sure=int(plan.kind in (GRPO, GROUP_MEAN)),
+        plain=int(rows.plain),
         rank=0 if plan.theta_set == FREE else plan.basis.shape[1],
-        staged=int(8 * table.size <= SHARED_BYTES),
+        half_arms=power_of_2(arms) // 2,
+        half_contexts=power_of_2(contexts) // 2,
+        staged=int(8 * places["rates"] <= SHARED_BYTES),
+        one=1,
+        **{name: places[name] for name in scalar.Shape._fields if name in places},
     )
-    arrays = plan.contexts, plan.by_count.ravel(), plan.rates, plan.snapshots
-    contexts_, by_count, rates, snapshots = map(device.upload, arrays)
-    return shape, scalar.There(
-        table=device.upload(table),
-        contexts=contexts_,
-        constant=float(plan.constant),
-        by_count=by_count,
-        rates=rates,
-        snapshots=snapshots,
-        centre=device.upload(plan.centre),
-        basis=device.upload(plan.basis.ravel()),
-        radius=float(plan.radius),
-    )
+    return shape, device.upload(np.concatenate(flat).astype(np.float64))

@@ -135,10 +135,14 @@ class Trajectory:
             "snapshots": list(self.snapshots or ()),
         }
 
-    def run(self, engine: str, *, seed: int = 0, first: int = 0, replications: int = 1) -> Array:
-        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d)."""
+    def run(
+        self, engine: str, *, seed: int = 0, first: int = 0, replications: int = 1, whole: int = 0
+    ) -> Array:
+        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d); they are a
+        part of the ``whole``.
+        """
         one_of("trajectory engine", engine, TRAJECTORY_ENGINES)
-        block = block_of(seed, first, replications)
+        block = block_of(seed, first, replications, whole)
         theta: Array = import_module(f".{engine}", __package__).run(self, block)
         return theta
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulations.engines import Constant, Gap, GapAfterStep, OneStep, Training
+from simulations.engines.runs import cuda as paths
 from simulations.evidence import Options, Pit, Store, mean_of
 from simulations.evidence import store as store_module
 from simulations.evidence.blocks import Block, record_of, run_task, sums_of
@@ -19,6 +21,8 @@ from simulations.problems.landscapes import triple
 from simulations.shared.runs import ball
 from tests.support.commands import python
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.engines.base import Replications
+from ustat_pg.engines.gradients import cuda as gradients
 from ustat_pg.files import whole as whole_files
 from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import modular_sum, random_problem
@@ -74,6 +78,43 @@ def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other(engine):
     one, two = (Block(*asked, device=device).description for device in ("cpu", "cuda"))
     assert (one != two) == (engine == "autograd")
     assert ("device" in one) == (engine == "autograd")
+
+
+def test_a_device_gets_a_cell_in_few_blocks_which_say_how_much_the_cell_is():
+    cells = GradientCell(random_problem(0), 2), CELL
+    asked = mean_of(cells[0], SquaredError(GRPO)), mean_of(CELL, Gap(GRPO, 12))
+    most = {cells[0].name: 2**31 // 2, CELL.name: 2**18}
+    wanted = {name: number + 5 for name, number in most.items()}
+    on_device, here = (Measurements(asked, Options(engine=engine)) for engine in ("cuda", "cpu"))
+    for name, blocks in on_device.blocks(wanted).items():
+        parts = [(block.first, block.replications, block.whole) for block in blocks]
+        assert parts == [(0, most[name], most[name] + 5), (most[name], 5, most[name] + 5)]
+        assert blocks[0].description == replace(blocks[0], whole=0).description
+    few = dict.fromkeys(wanted, 200_000)
+    assert {len(blocks) for blocks in on_device.blocks(few).values()} == {1}
+    assert {len(blocks) for blocks in here.blocks(few).values()} == {4}
+
+
+def test_the_first_pilot_of_each_kind_of_cell_comes_first():
+    cells = [GradientCell(random_problem(number), 2) for number in range(2)]
+    asked = [mean_of(cell, SquaredError(GRPO)) for cell in cells]
+    wave = Measurements([*asked, mean_of(CELL, Gap(GRPO, 12))], Options(engine="cuda")).first_wave()
+    assert {task.cell for task in wave[:2]} == {cells[0], CELL}
+    assert [task.engine for task in wave] == ["cuda"] * 2 + ["exact"] * 3 + ["cuda"]
+    assert len({task.cell for task in wave if task.engine == "cuda"}) == 3
+
+
+def test_the_engine_hears_of_how_many_replications_a_block_is_a_part(monkeypatch):
+    heard = []
+    monkeypatch.setattr(gradients, "measure", lambda *call: heard.append(call[-1]))
+    monkeypatch.setattr(paths, "run", lambda _, part: heard.append(part) or np.zeros((5, 1, 1)))
+    for cell, quantity in (
+        (GradientCell(random_problem(0), 2), SquaredError(GRPO)),
+        (CELL, Gap(GRPO, 12)),
+    ):
+        run_task(Block(cell, (quantity,), "cuda", 3, 7, 5, whole=999))
+        run_task(Block(cell, (quantity,), "cuda", 3, 7, 5))
+    assert heard == [Replications(3, 7, 5, 999), Replications(3, 7, 5, 5)] * 2
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference", "cuda"])

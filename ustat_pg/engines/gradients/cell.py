@@ -26,6 +26,9 @@ from .bounds import largest_along, largest_norm, reward_rounding
 BLOCK = 65_536
 """Replications in a block, which take some tenths of a second or more."""
 
+DEVICE_OUTPUTS = 2**31
+"""Outputs in a block on a device, which take some tenths of a second at most."""
+
 OTHERS: dict[str, Callable[[], ModuleType]] = {}
 """Engines that do not come with the library, by name: each imports a module with ``measure``."""
 
@@ -262,6 +265,10 @@ class GradientCell(Cell):
     @property
     def block(self) -> int:
         return BLOCK
+
+    @property
+    def device_block(self) -> int:
+        return max(BLOCK, DEVICE_OUTPUTS // self.outputs)
 
     def budget(self, replications: int) -> int:
         """The number itself, because budgets count replications of gradients."""

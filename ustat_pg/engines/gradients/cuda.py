@@ -4,8 +4,7 @@ The draws are the same integers as in the cpu engine: the same words select by t
 made on the host. Each thread block adds a fixed set of replications in a fixed order and returns
 their sums. These are merged in order, so every device gives the same bits.
 
-It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Each process compiles
-its kernels again, because numba does not store them.
+It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,27 @@ from ...problems import SoftmaxBandit
 from ...sampling import rng
 from .. import device, kinds
 from ..base import Array, MomentSums, Replications
-from ..device import SHARED_BYTES, Launch, power_of_2, require_device, stream
+from ..device import OUTPUTS, SHARED_BYTES, WARP, Launch, power_of_2, require_device, stream
 from . import scalar as bodies
 from . import warps
-from .cell import BLOCK, GradientCell, GradientQuantity
-from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled
-from .warps import KEPT, Asked, Shape, There
+from .cell import GradientCell, GradientQuantity
+from .cpu import (
+    DESIGNS,
+    problem_tables,
+    quantity_tables,
+    require_compiled,
+    takes_one_prompt,
+)
+from .warps import KEPT, Places, Shape, There
 
 THREADS = 256
 """The largest number of threads in a thread block."""
 
 BLOCKS = 2048
 """The largest number of thread blocks, which is more than the largest devices run at once."""
+
+FEW_BLOCKS, ROUNDS = 256, 4
+"""About as many thread blocks as these run at once, and the replications of each team in more blocks."""
 
 STAGED_BYTES = 16 * 1024
 """The largest size of tables that are copied to shared memory."""
@@ -47,8 +55,8 @@ COMPARED = 8
 SUMS_OF_A_TEAM = 16
 """The most sums of which each team keeps its own copy; with more, the teams of a warp share them."""
 
-BUILT_IN = 2**25
-"""From this number of outputs in a call on, it is worth compiling for the call's shape."""
+IN_REGISTERS = 3
+"""The most quantities whose sums a thread keeps in registers."""
 
 MOVING = (kinds.PROMPT_ONLY, kinds.BY_COUNT, kinds.NORM_WEIGHTED)
 """Estimators whose weights do not sum to 0; their norm depends on π."""
@@ -74,16 +82,29 @@ def measure(
 def launch_of(
     cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
 ) -> tuple[Launch, Shape]:
-    """The launch of a block, and its shape; the last argument receives the sums of each thread block."""
-    shape, asked, there = _prepared(cell, tuple(quantities))
+    """The launch of a block, and its shape; the last argument receives the sums of each thread block.
+
+    If the cell's whole work is large, the kernel is compiled for its shape alone, and keeps what it can in
+    registers.
+    """
+    shape, places, asked, there = _prepared(cell, tuple(quantities))
+    built_in = OUTPUTS.pays(block.whole * cell.outputs)
+    in_registers = built_in and shape.distinct and len(quantities) <= IN_REGISTERS
+    if in_registers := in_registers and takes_one_prompt(cell, quantities):
+        shape = of_one_prompt(shape)
     blocks = _blocks(shape, block.count)
-    first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
+    key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
-    given = block.first, block.count, (first, second), there, _room(shape), out
-    threads, shared = shape.teams * shape.lanes, shared_bytes(shape)
-    if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
-        return Launch(warps.built_in(shape, asked), blocks, threads, shared, given), shape
-    return Launch(warps.kernel, blocks, threads, shared, (shape, _uploaded(asked), *given)), shape
+    drawn = np.int64(block.first), np.int64(block.count), key
+    kernel: Any = warps.kernel
+    given: tuple[Any, ...] = (*drawn, there, _room(shape), out)
+    if in_registers:
+        kernel, given = warps.one_prompt(shape, places, asked), (*drawn, there, out)
+    elif built_in:
+        kernel = warps.built_in(shape, places, asked)
+    else:
+        given = _small(shape), _small(places), _uploaded(asked), *given
+    return Launch(kernel, blocks, shape.teams * shape.lanes, shared_bytes(shape), given), shape
 
 
 _OWN = local()
@@ -126,10 +147,10 @@ def merged(sums: Array, count: int, shape: Shape) -> MomentSums:
     about = one - mean
     products = np.zeros((asked, asked))
     q, p = np.tril_indices(asked)
-    products[q, p] = products[p, q] = (
-        packed - added[:, q] * added[:, p] / n[:, None] + n[:, None] * about[:, q] * about[:, p]
-    ).sum(0)
-    return MomentSums(count, mean, products)
+    products[q, p] = products[p, q] = packed.sum(0)
+    root = np.sqrt(n)[:, None]
+    between, within = about * root, added / root
+    return MomentSums(count, mean, products + between.T @ between - within.T @ within)
 
 
 def _most_blocks(shape: Shape) -> int:
@@ -139,7 +160,8 @@ def _most_blocks(shape: Shape) -> int:
 
 
 def _blocks(shape: Shape, count: int) -> int:
-    return min(_most_blocks(shape), ceil(count / shape.teams))
+    full = ceil(count / shape.teams)
+    return min(_most_blocks(shape), max(min(full, FEW_BLOCKS), ceil(full / ROUNDS)))
 
 
 def shared_bytes(shape: Shape) -> int:
@@ -149,9 +171,16 @@ def shared_bytes(shape: Shape) -> int:
     return 4 * (shape.first_integer + shape.teams * shape.integers)
 
 
+def _packed(parts: dict[str, Any], kind: Any) -> tuple[dict[str, int], Any]:
+    """Where each table begins in one array on the device, and the array."""
+    flat = [np.ravel(part).astype(kind) for part in parts.values()]
+    ends = np.cumsum([part.size for part in flat]).tolist()
+    return dict(zip(parts, [0, *ends[:-1]], strict=True)), device.upload(np.concatenate(flat))
+
+
 @lru_cache(maxsize=32)
-def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
-    """A problem's part of :class:`~ustat_pg.engines.gradients.warps.There`."""
+def _tables(problem: SoftmaxBandit) -> tuple[dict[str, int], Any, Any]:
+    """A problem's part of :class:`~ustat_pg.engines.gradients.warps.Places`, and its arrays."""
     tables = problem_tables(problem)
     counts, arms = problem.outcomes.counts, tables.arm
     span = np.zeros((problem.contexts, problem.arms, 2), np.int32)
@@ -160,39 +189,48 @@ def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
         # Outcomes are sorted by their arms.
         span[x, :, 0] = np.searchsorted(arms[x, :count], every)
         span[x, :, 1] = np.searchsorted(arms[x, :count], every, side="right")
-    row = tables.row.copy()
-    row[..., warps.NORM] = np.take_along_axis(tables.norms, arms, axis=1)
-    searches = tables.contexts, tables.outcomes
-    return {
-        name: device.upload(np.ravel(array).astype(kind))
-        for name, array, kind in (
-            ("context_ends", np.minimum(searches[0].ends, rng.MASK), np.uint32),
-            ("context_guide", searches[0].guide, np.uint32),
-            ("ends", np.minimum(searches[1].ends, rng.MASK), np.uint32),
-            ("guide", searches[1].guide, np.uint32),
-            ("last", np.append(*((s.ends > rng.MASK).argmax(axis=-1) for s in searches)), np.int32),
-            ("span", span, np.int32),
-            ("arm", arms, np.int32),
-            ("row", row, np.float64),
-            (
-                "prompt",
-                np.stack([tables.centre, tables.probs_sq, tables.features_sq], axis=-1),
-                np.float64,
-            ),
-            ("probs", tables.probs, np.float64),
-            ("features", tables.features, np.float64),
-            ("dense", tables.dense, np.float64),
-        )
-    }
+    row = np.empty((4, *arms.shape))
+    for column, of_cpu in (
+        (warps.REWARD, bodies.REWARD),
+        (warps.LINEAR, bodies.LINEAR),
+        (warps.PROB, bodies.PROB),
+    ):
+        row[column] = tables.row[..., of_cpu]
+    row[warps.NORM] = np.take_along_axis(tables.norms, arms, axis=1)
+    outcomes, contexts = tables.outcomes, tables.contexts
+    places, words = _packed(
+        {
+            "cells": outcomes.cells,
+            "guide": outcomes.guide,
+            "ends": np.minimum(outcomes.ends, rng.MASK),
+            "last": (outcomes.ends > rng.MASK).argmax(axis=-1),
+            "context_guide": contexts.guide,
+            "context_ends": np.minimum(contexts.ends, rng.MASK),
+            "context_last": (contexts.ends > rng.MASK).argmax(),
+            "span": span,
+            "arm": arms,
+        },
+        np.uint32,
+    )
+    others, reals = _packed(
+        {
+            "row": row,
+            "prompt": np.stack([tables.centre, tables.probs_sq, tables.features_sq], axis=-1),
+            "probs": tables.probs,
+            "features": tables.features,
+            "dense": tables.dense,
+        },
+        np.float64,
+    )
+    return places | others, words, reals
 
 
 @lru_cache(maxsize=64)
 def _prepared(
     cell: GradientCell, quantities: tuple[GradientQuantity, ...]
-) -> tuple[Shape, Asked, There]:
+) -> tuple[Shape, Places, tuple[int, ...], There]:
     """The shape of a call, its quantities, and its tables on the device."""
     problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
-    shape = shape_of(cell, problem, asked)
     ends = {
         bodies.SQUARED_ERROR: lambda _: problem.target_sq,
         bodies.PROJECTION: lambda number: -asked.target_along[number],
@@ -203,64 +241,116 @@ def _prepared(
         for kind, number in zip(asked.quantity, asked.second, strict=True)
     ]
     every = (len(asked.along), *problem.arm.shape)
-    there = There(
-        **_tables(cell.problem),
-        along=device.upload(
-            np.take_along_axis(asked.along, np.broadcast_to(problem.arm, every), 2).ravel()
-        ),
-        baselines=device.upload(asked.baselines.ravel()),
-        by_count=device.upload(asked.by_count.ravel()),
-        added=device.upload(np.array(added)),
+    places, words, reals = _tables(cell.problem)
+    others, of_reals = _packed(
+        {
+            "along": np.take_along_axis(asked.along, np.broadcast_to(problem.arm, every), 2),
+            "baselines": asked.baselines,
+            "by_count": asked.by_count,
+            "added": np.array(added),
+        },
+        np.float64,
     )
-    lower = np.tril_indices(len(quantities))
-    numbers = Asked(
-        kinds=asked.kinds,
-        quantity=asked.quantity,
-        first=asked.first,
-        second=asked.second,
-        left=np.append(range(len(quantities)), lower[0]),
-        right=np.append([-1] * len(quantities), lower[1]),
+    size = len(quantities)
+    rows, columns = np.tril_indices(size)
+    numbers = (
+        *(asked.kinds, asked.quantity, asked.first, asked.second),
+        *(np.append(range(size), rows), np.append([-1] * size, columns)),
     )
-    return shape, Asked(*(tuple(map(int, part)) for part in numbers)), there
+    return (
+        shape_of(cell, problem, asked),
+        Places(**places, **others),
+        tuple(np.concatenate(numbers).tolist()),
+        There(words, reals, of_reals),
+    )
 
 
 @lru_cache(maxsize=64)
-def _uploaded(asked: Asked) -> Asked:
-    return Asked(*(device.upload(np.array(part, np.int32)) for part in asked))
+def _uploaded(asked: tuple[int, ...]) -> Any:
+    return device.upload(np.array(asked, np.int32))
+
+
+@lru_cache(maxsize=64)
+def _small(numbers: Any) -> Any:
+    """The same numbers in 32 bits, with which a device computes faster."""
+    return type(numbers)(*(np.int32(n) if isinstance(n, int) else n for n in numbers))
+
+
+def of_one_prompt(shape: Shape) -> Shape:
+    """The shape of the kernel of one prompt. A team's numbers in shared memory are its counts alone."""
+    size, teams = shape.rows, THREADS // shape.lanes
+    columns, cells = 2 + shape.moving, shape.contexts << (32 - shape.shift)
+    first_product = shape.quantities
+    products = THREADS // WARP * shape.products
+
+    def bytes_of(bits: int, columns: int, cells: int) -> int:
+        counts = teams * ceil(shape.outcomes / 2**bits)
+        return 8 * (first_product + columns * size + products) + 4 * (cells + counts)
+
+    least = 0 if teams * shape.outcomes * 4 <= STAGED_BYTES else shape.count_bits
+    choices = [(least, columns, cells), (least, columns, 0), (shape.count_bits, columns, 0)]
+    choices.append((shape.count_bits, 0, 0))
+    bits, columns, cells = next(c for c in choices if bytes_of(*c) <= SHARED_BYTES)
+    first_product += columns * size
+    first_double = first_product + products
+    return shape._replace(
+        teams=teams,
+        count_bits=bits,
+        words=ceil(shape.outcomes / 2**bits),
+        columns=columns,
+        draws=cells,
+        roomy=0,
+        integers=ceil(shape.outcomes / 2**bits),
+        doubles=0,
+        first_product=first_product,
+        first_double=first_double,
+        first_integer=2 * first_double + cells,
+    )
 
 
 def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantities) -> Shape:
     """The shape of a call: a thread block takes as many replications as its memory can hold."""
     group, batch, size = cell.group_size, cell.batch_size, len(asked.quantity)
     contexts, outcomes = problem.arm.shape
-    peers = min(32, power_of_2(ceil(group / 4)))
+    peers = min(WARP, power_of_2(ceil(group / 4)))
     dense = problem.form == bodies.DENSE
-    lanes = 32 if dense else min(32, peers * power_of_2(batch))
+    # Lanes share the prompts of a minibatch, and the coordinates of dense scores.
+    wide = power_of_2(problem.dense.shape[2]) if dense else 1
+    lanes = min(WARP, max(peers * power_of_2(batch), wide))
     parts = lanes if dense else lanes // peers
     vectors, products = 3 if asked.weighted else 2, size + size * (size + 1) // 2
-    sharers = 1 if products <= SUMS_OF_A_TEAM else 32 // lanes
-    doubles = batch * (KEPT + len(asked.kinds) * vectors) + parts * size + lanes * size * dense
-    counts = 4 if group < 2**8 else 2 if group < 2**16 else 1
-    words = ceil(outcomes / counts)
+    # The teams of a whole warp, of which some share their sums.
+    those = WARP // lanes
+    sharers = 1 if products <= SUMS_OF_A_TEAM else those
+    moving = not dense and any(kind in MOVING for kind in asked.kinds)
+    weights = batch * (KEPT + len(asked.kinds) * vectors)
+    values = weights + batch * group * (vectors == 3)
+    doubles = values + parts * size + lanes * size * dense
+    count_bits = 2 if group < 2**8 else 1 if group < 2**16 else 0
+    words = ceil(outcomes / 2**count_bits)
     integers = batch * (1 + group) + 2 * batch * (cell.design == "without-replacement")
-    rows, draws = problem.row.size, problem.arm.size + problem.outcomes.guide.size
+    columns = 4 if vectors == 3 else 2 + moving
+    draws = problem.arm.size + problem.outcomes.guide.size
 
-    def bytes_of(rows: int, draws: int, words: int) -> tuple[int, int]:
-        """The bytes of one thread block's own data, and the bytes of the teams that share their sums."""
+    def bytes_of(columns: int, draws: int, words: int) -> tuple[int, int]:
+        """The bytes of one thread block's own data, and the bytes of a warp's teams and their sums."""
         team = 8 * doubles + 4 * (integers + batch * words)
-        return 8 * (size + rows) + 4 * (draws + 1), sharers * team + 8 * products
+        own = 8 * (size + columns * problem.arm.size) + 4 * (draws + 1)
+        return own, those * team + 8 * products * (those // sharers)
 
     # Takes the first layout that fits. It copies tables and counts outcomes if there is room.
-    rows, draws = rows * (8 * rows <= STAGED_BYTES), draws * (4 * draws <= STAGED_BYTES)
+    columns *= 8 * columns * problem.arm.size <= STAGED_BYTES
+    draws *= 4 * draws <= STAGED_BYTES
     words *= not dense and group > COMPARED
-    choices = [(rows, draws, words), (0, 0, words), (0, 0, 0)]
+    choices = [(columns, draws, words), (0, 0, words), (0, 0, 0)]
     fit = [choice for choice in choices if sum(bytes_of(*choice)) <= SHARED_BYTES]
-    rows, draws, words = [*fit, (0, 0, words)][0]
-    own, some = bytes_of(rows, draws, words)
-    most = (SHARED_BYTES - own) // some * sharers if fit else sharers
-    teams = min(THREADS // lanes, most)
+    columns, draws, words = [*fit, (0, 0, words)][0]
+    own, some = bytes_of(columns, draws, words)
+    most = (SHARED_BYTES - own) // some if fit else 1
+    teams = min(THREADS // WARP, most) * those
     integers += batch * words
-    first_double = size + rows + teams // sharers * products
+    first_product = size + columns * problem.arm.size
+    first_double = first_product + teams // sharers * products
     return Shape(
         group=group,
         batch=batch,
@@ -275,24 +365,42 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
         quantities=size,
         products=products,
         directions=len(asked.along),
-        moving=int(any(kind in MOVING for kind in asked.kinds)),
+        kind=len(asked.kinds),
+        first=len(asked.kinds) + size,
+        second=len(asked.kinds) + 2 * size,
+        left=len(asked.kinds) + 3 * size,
+        right=len(asked.kinds) + 3 * size + products,
+        moving=int(moving),
         standardised=int(asked.standardised),
         peers=peers,
         lanes=lanes,
         teams=teams,
+        peer_bits=peers.bit_length() - 1,
+        lane_bits=lanes.bit_length() - 1,
+        quads=ceil(group / (4 * peers)),
         distinct=int(problem.distinct),
         counted=int(words > 0),
-        counts=counts,
+        count_bits=count_bits,
         words=words,
         shift=problem.outcomes.shift,
         context_shift=problem.contexts.shift,
-        draws=int(draws > 0),
-        rows=int(rows > 0),
+        columns=columns,
+        draws=draws,
         roomy=int(not fit),
         sharers=sharers,
+        sharer_bits=sharers.bit_length() - 1,
         integers=integers,
         doubles=doubles,
-        first_product=size + rows,
+        chosen=batch,
+        counts=batch * (1 + group),
+        moved=batch * (1 + group + words),
+        coefficients=batch * KEPT,
+        weights=weights,
+        values=values,
+        rows=problem.arm.size,
+        first_product=first_product,
         first_double=first_double,
         first_integer=2 * (first_double + teams * doubles) + draws + 1,
+        one=1,
+        share=1 / group,
     )

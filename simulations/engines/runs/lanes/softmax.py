@@ -19,11 +19,10 @@ ROUNDS = 1.5 * 2.0**52
 
 
 @body(inline=True)
-def power(y):
-    """eʸ for |y| <= 708.
+def series(y):
+    """eʳ and n + ROUNDS for |y| <= 708, with y = n ln 2 + r and |r| <= ½ ln 2.
 
-    y = n ln 2 + r with |r| <= ½ ln 2, and 2ⁿ is built from its bits; eʳ is a polynomial that
-    interpolates it at Chebyshev points, with an error below 2e-17.
+    eʳ is a polynomial that interpolates it at Chebyshev points, with an error below 2e-17.
     """
     whole = fma(y, LOG2_E, ROUNDS)
     n = whole - ROUNDS
@@ -38,7 +37,13 @@ def power(y):
     p = fma(p, r, 1.6666666666666669e-01)
     p = fma(p, r, 0.5000000000000001)
     # 1 + (r + r² p): add the large term last, because its rounding is that of the result.
-    e = 1.0 + fma(r * r, p, r)
+    return 1.0 + fma(r * r, p, r), whole
+
+
+@body(inline=True)
+def power(y):
+    """eʸ for |y| <= 708: 2ⁿ eʳ, where 2ⁿ is built from its bits."""
+    e, whole = series(y)
     scale = np.int64((np.float64(whole).view(np.int64) << np.int64(52)) + BITS_OF_ONE).view(
         np.float64
     )

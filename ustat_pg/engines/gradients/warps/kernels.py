@@ -6,7 +6,8 @@ order. The quantities follow from inner products of the vectors P, Q and W of
 :mod:`ustat_pg.engines.gradients.scalar`, for each prompt; for dense scores, from their coordinates.
 
 Team t of thread block b takes the replications (round · blocks + b) · teams + t, and a thread block adds
-its teams in order. So no result depends on the number of thread blocks that run at once.
+its teams in order. So no result depends on the number of thread blocks that run at once. All lanes of a warp
+run all steps, also those without a replication or a prompt, which add nothing.
 
 A kernel is compiled for a :class:`Shape`. Its numbers are arguments or constants; constants are
 faster, but each shape needs a new compilation (:func:`built_in`).
@@ -20,74 +21,85 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, uint32
 
-from ...device import device_function, index, meet
+from ...device import any_lane, device_function, device_kernel, meet, short
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
 from .pairs import add_coordinates, add_products
-from .shapes import Asked, Place, Shape, chosen_at, counts_at, turns, values_at, within
+from .shapes import Place, Places, Shape, after
 
 
 @device_function
-def parts_of(n):
-    """The number of parts in which a team sums its quantities."""
-    return n.lanes if n.form == DENSE else n.lanes // n.peers
-
-
-@device_function
-def replicate(n, a, rep, key, t, draws, rows, at, ints, reals):
+def replicate(n, p, a, rep, keys, t, draws, at_guide, rows, at_rows, at, ints, reals):
     """Compute the quantities of one replication in the first part of its team's values."""
-    together, parts = n.lanes // n.peers, parts_of(n)
-    for turn in range(turns(parts * n.quantities, n.lanes)):
-        q = at.lane + turn * n.lanes
-        if within(q, parts * n.quantities, n.lanes):
-            reals[index(values_at(n, at, 0) + q)] = 0.0
-    draw_prompts(n, rep, key, t, at, ints)
-    meet(n.lanes)
-    for turn in range(turns(n.batch, together)):
-        b = at.part + turn * together
-        if within(b, n.batch, together):
-            x = np.int64(ints[index(at.integers + b)])
-            draw_group(n, rep, b, x, key, t, draws, at, ints)
-            meet(n.peers)
-            prompt_sums(n, b, x, rows, t, at, ints, reals)
-            coefficients(n, a, b, x, t, at, reals)
-            linear_parts(n, a, b, x, rows, t, at, ints, reals)
-    meet(n.lanes)
+    low, high = np.uint32(rep & 0xFFFFFFFF), np.uint32((rep >> 32) & 0xFFFFFFFF)
+    together = np.int32(n.lanes >> n.peer_bits)
+    parts = n.lanes if n.form == DENSE else together
+    q = np.int32(at.lane)
+    while q < parts * n.quantities:
+        reals[short(at.doubles + n.values + q)] = 0.0
+        q = after(q, n.lanes)
+    draw_prompts(n, p, low, high, keys, t, at, ints)
+    turn = np.int32(0)
+    while turn < n.batch:
+        b = np.int32(turn + at.part)
+        own = n.group if b < n.batch else 0
+        b = b if b < n.batch else np.int32(0)
+        x = ints[short(at.integers + b)]
+        draw_group(n, p, own, low, high, b, x, keys, t, draws, at_guide, at, ints)
+        meet()
+        prompt_sums(n, p, own, b, x, rows, at_rows, t, at, ints, reals)
+        coefficients(n, p, a, own, b, x, t, at, reals)
+        linear_parts(n, p, a, own, b, x, rows, at_rows, t, at, ints, reals)
+        turn = after(turn, together)
     if n.form == DENSE:
-        add_coordinates(n, a, rows, t, at, ints, reals)
+        add_coordinates(n, p, a, rows, at_rows, t, at, ints, reals)
     else:
-        for turn in range(turns(n.batch, together)):
-            b = at.part + turn * together
-            if within(b, n.batch, together):
-                x = np.int64(ints[index(at.integers + b)])
-                add_products(n, a, b, b, x, x, rows, t, at, ints, reals)
-                for c in range(b if n.batch > 1 else 0):
-                    y = np.int64(ints[index(at.integers + c)])
-                    if x == y or n.form == SHARED:
-                        add_products(n, a, b, c, x, y, rows, t, at, ints, reals)
-    meet(n.lanes)
-    values = values_at(n, at, 0)
-    for turn in range(turns(n.quantities, n.lanes)):
-        q = at.lane + turn * n.lanes
-        if within(q, n.quantities, n.lanes):
-            s = t.added[index(q)]
-            for part in range(parts):
-                s += reals[index(values + part * n.quantities + q)]
-            reals[index(values + q)] = s * s if a.quantity[q] == SQUARED_PROJECTION else s
+        turn = np.int32(0)
+        while turn < n.batch:
+            c = np.int32(0)
+            while c < n.batch and c < turn + together:
+                b = np.int32(turn + at.part)
+                own = n.group if c <= b < n.batch else 0
+                b = b if b < n.batch else np.int32(0)
+                x, y = ints[short(at.integers + b)], ints[short(at.integers + c)]
+                if x != y and n.form != SHARED:
+                    own = 0
+                if any_lane(own > 0):
+                    add_products(n, p, a, own, b, c, x, y, rows, at_rows, t, at, ints, reals)
+                c = after(c, n.one)
+            turn = after(turn, together)
+    meet()
+    values = np.int32(at.doubles + n.values)
+    q = np.int32(at.lane)
+    while q < n.quantities:
+        s = t.of_reals[short(p.added + q)]
+        for part in range(parts):
+            s += reals[short(values + part * n.quantities + q)]
+        reals[short(values + q)] = s * s if a[short(n.kind + q)] == SQUARED_PROJECTION else s
+        q = after(q, n.lanes)
     if n.counted:
-        for turn in range(turns(n.batch, together)):
-            b = at.part + turn * together
-            if within(b, n.batch, together):
-                for own in range(turns(n.group, n.peers)):
-                    i = at.peer + own * n.peers
-                    if within(i, n.group, n.peers):
-                        o = np.int64(ints[index(chosen_at(n, at, b) + i)])
-                        ints[index(counts_at(n, at, b) + o // n.counts)] = 0
-    meet(n.lanes)
+        b = np.int32(0)
+        while b < n.batch:
+            i = np.int32(at.lane)
+            while i < n.group:
+                o = ints[short(at.integers + n.chosen + b * n.group + i)]
+                ints[short(at.integers + n.counts + b * n.words + (o >> n.count_bits))] = 0
+                i = after(i, n.lanes)
+            b = after(b, n.one)
+    meet()
 
 
 @device_function
-def body(n, a, first, count, key, t, room, out):
+def copy(source, begin, target, at, size, thread, threads):
+    """Copy some numbers; each thread takes some of them."""
+    i = thread
+    while i < size:
+        target[short(at + i)] = source[short(begin + i)]
+        i = after(i, threads)
+
+
+@device_function
+def body(n, p, a, first, count, keys, t, room, out):
     """Fill ``out`` (blocks, Q + products): the first values of each thread block, and sums about them."""
     reals = cuda.shared.array(0, float64)
     ints = cuda.shared.array(0, uint32)
@@ -96,98 +108,101 @@ def body(n, a, first, count, key, t, room, out):
         reals = room[0][cuda.blockIdx.x * size : (cuda.blockIdx.x + 1) * size]
         size = n.first_integer + n.teams * n.integers
         ints = room[1][cuda.blockIdx.x * size : (cuda.blockIdx.x + 1) * size]
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    team, lane = thread // n.lanes, thread % n.lanes
+    thread, threads = np.int32(cuda.threadIdx.x), np.int32(cuda.blockDim.x)
+    team, lane = np.int32(thread >> n.lane_bits), np.int32(thread & (n.lanes - 1))
     at = Place(
-        n.first_integer + team * n.integers,
-        n.first_double + team * n.doubles,
+        np.int32(n.first_integer + team * n.integers),
+        np.int32(n.first_double + team * n.doubles),
         lane,
-        lane % n.peers,
-        lane // n.peers if n.peers < n.lanes else 0,
+        np.int32(lane & (n.peers - 1)),
+        np.int32(lane >> n.peer_bits),
     )
     # The thread block's own data: first values, whether they are set, and tables.
     begun = n.first_integer - 1
     if thread == 0:
-        ints[index(begun)] = 0
-    rows, ends, guide = t.row, t.ends, t.guide
-    if n.rows:
-        for i in range(thread, 4 * n.contexts * n.outcomes, threads):
-            reals[index(n.quantities + i)] = t.row[index(i)]
-        rows = reals[n.quantities : n.quantities + 4 * n.contexts * n.outcomes]
+        ints[short(begun)] = 0
+    rows, at_rows, draws, at_guide = t.reals, p.row, t.words, p.guide
+    if n.columns:
+        rows, at_rows = reals, n.quantities
+        copy(t.reals, p.row, reals, at_rows, n.columns * n.rows, thread, threads)
     if n.draws:
-        size, places = n.contexts * n.outcomes, n.contexts << (32 - n.shift)
-        start = begun - size - places
-        for i in range(thread, size, threads):
-            ints[index(start + i)] = t.ends[index(i)]
-        for i in range(thread, places, threads):
-            ints[index(start + size + i)] = t.guide[index(i)]
-        ends, guide = ints[start : start + size], ints[start + size : begun]
-    for b in range(n.batch):
-        for turn in range(turns(n.words, n.lanes)):
-            i = lane + turn * n.lanes
-            if within(i, n.words, n.lanes):
-                ints[index(counts_at(n, at, b) + i)] = 0
+        draws, at_guide = ints, begun - n.draws
+        copy(t.words, p.guide, ints, at_guide, n.draws, thread, threads)
+    i = np.int32(lane)
+    while i < n.batch * n.words:
+        ints[short(at.integers + n.counts + i)] = 0
+        i = after(i, n.lanes)
     # Some teams of a warp share their sums.
-    those = n.lanes * n.sharers
-    products = n.first_product + thread // those * n.products
-    for turn in range(turns(n.products, those)):
-        i = thread % those + turn * those
-        if within(i, n.products, those):
-            reals[index(products + i)] = 0.0
+    those = np.int32(n.lanes * n.sharers)
+    products = np.int32(n.first_product + (team >> n.sharer_bits) * n.products)
+    own = np.int32(thread & (those - 1))
+    i = np.int32(own)
+    while i < n.products:
+        reals[short(products + i)] = 0.0
+        i = after(i, those)
     cuda.syncthreads()
     block, blocks = cuda.blockIdx.x, cuda.gridDim.x
-    values = values_at(n, at, 0)
-    rounds = (count + blocks * n.teams - 1) // (blocks * n.teams)
-    for k in range(rounds):
-        rep = (k * blocks + block) * n.teams + team
-        if rep < count:
-            replicate(n, a, first + rep, key, t, (ends, guide), rows, at, ints, reals)
-        if ints[index(begun)] == 0:
+    values = np.int32(at.doubles + n.values)
+    start, stride = block * n.teams, np.int64(blocks) * n.teams
+    while start < count:
+        rep = start + team
+        # Whether the first team of the warp has a replication.
+        if start + ((thread >> 5) << 5 >> n.lane_bits) < count:
+            replicate(
+                n, p, a, first + rep, keys, t, draws, at_guide, rows, at_rows, at, ints, reals
+            )
+        if ints[short(begun)] == 0:
             # This does not test the round, because the compiler would then duplicate the first one.
             cuda.syncthreads()
             if team == 0:
-                for turn in range(turns(n.quantities, n.lanes)):
-                    q = lane + turn * n.lanes
-                    if within(q, n.quantities, n.lanes):
-                        reals[index(q)] = reals[index(values + q)]
-                ints[index(begun)] = 1
+                q = np.int32(lane)
+                while q < n.quantities:
+                    reals[short(q)] = reals[short(values + q)]
+                    q = after(q, n.lanes)
+                ints[short(begun)] = 1
             cuda.syncthreads()
-        meet(those)
-        for j in range(n.sharers):
-            other = team // n.sharers * n.sharers + j - team
-            if rep + other < count:
-                theirs = values + other * n.doubles
-                for turn in range(turns(n.products, those)):
-                    i = thread % those + turn * those
-                    if within(i, n.products, those):
-                        q, p = a.left[i], a.right[i]
-                        s = reals[index(theirs + q)] - reals[index(q)]
-                        if p >= 0:
-                            s *= reals[index(theirs + p)] - reals[index(p)]
-                        reals[index(products + i)] += s
-        meet(those)
+        meet()
+        j = np.int32(0)
+        while j < n.sharers:
+            other = (team >> n.sharer_bits << n.sharer_bits) + j - team
+            theirs = values + other * n.doubles
+            i = np.int32(own)
+            while i < n.products:
+                if rep + other < count:
+                    q, r = a[short(n.left + i)], a[short(n.right + i)]
+                    s = reals[short(theirs + q)] - reals[short(q)]
+                    if r >= 0:
+                        s *= reals[short(theirs + r)] - reals[short(r)]
+                    reals[short(products + i)] += s
+                i = after(i, those)
+            j = after(j, n.one)
+        meet()
+        start += stride
     cuda.syncthreads()
     at_out = block * (n.quantities + n.products)
-    for q in range(thread, n.quantities, threads):
-        out[at_out + q] = reals[index(q)]
-    for i in range(thread, n.products, threads):
+    copy(reals, 0, out, at_out, n.quantities, thread, threads)
+    i = thread
+    while i < n.products:
         s = 0.0
-        for j in range(n.teams // n.sharers):
-            s += reals[index(n.first_product + j * n.products + i)]
-        out[at_out + n.quantities + i] = s
+        j = np.int32(0)
+        while j < n.teams >> n.sharer_bits:
+            s += reals[short(n.first_product + j * n.products + i)]
+            j = after(j, n.one)
+        out[short(at_out + n.quantities + i)] = s
+        i = after(i, threads)
 
 
-@cuda.jit
-def kernel(n, a, first, count, key, t, room, out):
-    body(n, a, first, count, key, t, room, out)
+@device_kernel
+def kernel(n, p, a, first, count, keys, t, room, out):
+    body(n, p, a, first, count, keys, t, room, out)
 
 
 @lru_cache(maxsize=64)
-def built_in(n: Shape, a: Asked) -> Any:
+def built_in(n: Shape, p: Places, a: tuple[int, ...]) -> Any:
     """A kernel of one shape, with its numbers as constants."""
 
-    @cuda.jit
-    def made(first, count, key, t, room, out):
-        body(n, a, first, count, key, t, room, out)
+    @device_kernel
+    def made(first, count, keys, t, room, out):
+        body(n, p, a, first, count, keys, t, room, out)
 
     return made
