@@ -7,7 +7,9 @@ import json
 import timeit
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -124,6 +126,19 @@ def cost(case: Case, device: Device) -> Cost:
     )
 
 
+def costs_of(name: str) -> dict[str, Cost]:
+    """What every kernel costs on a device."""
+    return {case.label: cost(case, DEVICES[name]) for case in cases()}
+
+
+def costs_of_all(names: Sequence[str]) -> list[dict[str, Cost]]:
+    """The costs on several devices, each in a process that has compiled nothing yet."""
+    if len(names) == 1:
+        return [costs_of(*names)]
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        return list(pool.map(costs_of, names))
+
+
 def code_row(label: str, one: Cost) -> list[str]:
     """A row of CODE."""
     return [
@@ -222,10 +237,10 @@ def main(arguments: Sequence[str]) -> int:
     print(*lacking, sep="\n", end="\n" * len(lacking))
     if tool("ptxas") is None or (lacking and options.record):
         return 2
-    found = {}
-    for name in options.devices or (DEVICES if options.record else ["9.0"]):
+    names = options.devices or ([*DEVICES] if options.record else ["9.0"])
+    found = dict(zip(names, costs_of_all(names), strict=True))
+    for name, costs in found.items():
         device = DEVICES[name]
-        costs = found[name] = {case.label: cost(case, device) for case in cases()}
         notes = [
             f"{machine('numpy', 'numba')}; {version()}.",
             f"{device.name}: {device.multiprocessors} multiprocessors at {device.clock} GHz.",
