@@ -26,11 +26,15 @@ class Held(np.ndarray):
         return ctypes.c_void_p(self.ptr)
 
     @property
+    def _strided_memory_view_shim(self) -> Held:
+        return self
+
+    @property
     def _layout(self) -> SimpleNamespace:
         return SimpleNamespace(strides_in_bytes=self.strides)
 
 
-ARENA: Any = np.zeros(2**31, np.uint8).view(Held)
+ARENA: Any = np.zeros(2**30, np.uint8).view(Held)
 """All memory of the card; pages that nobody touches cost nothing."""
 
 _TOP = [0]

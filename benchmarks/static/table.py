@@ -1,4 +1,4 @@
-"""The kernels whose cost is kept, and the table and record of it."""
+"""What each kernel costs on a device, and the tables and record of it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ from numba.cuda.cudadrv.error import NvvmSupportError
 from numba.cuda.cudadrv.nvvm import NVVM
 from tabulate import tabulate
 
-from benchmarks import mse_kernel, trajectories
 from benchmarks.measuring import machine, show
+from benchmarks.static.cases import Case, cases
 from benchmarks.static.kernels import compiled, executed, no_card, packed, types_of
 from benchmarks.static.model import DEVICES, Device
 from benchmarks.static.sass import issued, missing, tool, version, weights
-from simulations.engines.runs import cuda as runs
-from simulations.engines.runs.trajectory import starts
-from ustat_pg.engines import Distance, Estimator, GradientCell, Projection, SquaredError
-from ustat_pg.engines.base import Replications
-from ustat_pg.engines.device import Launch, power_of_2
-from ustat_pg.engines.gradients import cuda as gradients
-from ustat_pg.problems import random_problem
 
 HERE = Path(__file__).parents[1]
 
@@ -41,94 +34,6 @@ RECORD, BEFORE, PAGE = (
 
 Costs = dict[str, dict[str, "Cost"]]
 """By device and kernel."""
-
-STEPS = 50
-"""Steps of a run: enough that its beginning does not count."""
-
-OUTPUTS, BLOCK, MANY = 2**26, 2**16, 2**40
-"""Outputs of a large call, replications of a small one, and those of a cell that has a kernel of its own."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel, as a call launches it.
-
-    Arguments:
-        label: what it is called.
-        unit: output or step.
-        units: those of a call.
-        launch: makes the call's launch.
-        after: the host's work on what the device returned.
-        sampled: the thread blocks that are executed.
-    """
-
-    label: str
-    unit: str
-    units: int
-    launch: Callable[[], Launch]
-    after: Callable[[Launch], Any]
-    sampled: int
-
-
-def gradient(
-    label: str, cell: GradientCell, asked: Sequence[Any], count: int, whole: int = 0
-) -> Case:
-    """A measurement of gradients, in a cell of so many replications."""
-    shapes: list[Any] = []
-
-    def launch() -> Launch:
-        made, shape = gradients.launch_of(cell, asked, Replications(0, 0, count, whole))
-        shapes[:] = [shape]
-        return made
-
-    def after(made: Launch) -> Any:
-        sums = np.array(made.arguments[-1]).reshape(made.blocks, -1)
-        return gradients.merged(sums, count, shapes[0])
-
-    return Case(label, "output", count * cell.outputs, launch, after, 2)
-
-
-def run(case: trajectories.Case, label: str, count: int, whole: int) -> Case:
-    """Whole training runs, as a part of a call of so many."""
-    trajectory, block = case.trajectory(STEPS), Replications(0, 0, count)
-
-    def launch() -> Launch:
-        return runs.launch_of(trajectory, block, starts(trajectory, block), whole)
-
-    def after(made: Launch) -> Any:
-        return np.moveaxis(np.array(made.arguments[-1]), -1, 0)
-
-    return Case(f"runs, {case.label}, {label}", "step", count * STEPS, launch, after, 4)
-
-
-GRPO = (SquaredError(Estimator("grpo")),)
-TEN = (
-    *map(SquaredError, map(Estimator, ("grpo", "norm-weighted", "std", "vanilla", "oracle"))),
-    *(
-        Distance(Estimator("grpo"), Estimator(name))
-        for name in ("norm-weighted", "std", "vanilla", "oracle")
-    ),
-    Projection(Estimator("grpo"), 1),
-)
-
-
-def cases() -> list[Case]:
-    """Every kernel of the table."""
-    sizes = [*mse_kernel.SIZES, (1000, 200)]
-    plain, dense = (random_problem(1, kind) for kind in ("plain", "linear"))
-    return [
-        *(
-            gradient(f"K = {k}, G = {g}", cell, GRPO, OUTPUTS // power_of_2(g), MANY)
-            for k, g in sizes
-            for cell in [mse_kernel.Case(k, g).cell]
-        ),
-        gradient("generic, K = 10, G = 16", mse_kernel.Case(10, 16).cell, GRPO, BLOCK),
-        gradient("generic, dense, G = 8", GradientCell(dense, 8), GRPO, BLOCK),
-        gradient("generic, B = 8, G = 8", GradientCell(plain, 8, 8), GRPO, BLOCK),
-        gradient("generic, 10 quantities, G = 8", GradientCell(plain, 8), TEN, BLOCK),
-        *(run(case, "built in", 2**14, MANY) for case in trajectories.CASES),
-        *(run(case, "roomy", 2**14, 2**14) for case in trajectories.CASES),
-    ]
 
 
 @dataclass(frozen=True)
@@ -176,7 +81,7 @@ def host(case: Case) -> float:
         case.after(launch)
 
     call()
-    return min(timeit.repeat(call, number=20, repeat=3, timer=process_time)) / 20
+    return min(timeit.repeat(call, number=5, repeat=3, timer=process_time)) / 5
 
 
 def cost(case: Case, device: Device) -> Cost:
@@ -220,6 +125,7 @@ def cost(case: Case, device: Device) -> Cost:
 
 
 def code_row(label: str, one: Cost) -> list[str]:
+    """A row of CODE."""
     return [
         label,
         str(one.registers),
@@ -250,6 +156,7 @@ SHOWN = {
 
 
 def issue_row(label: str, one: Cost) -> list[str]:
+    """A row of ISSUED."""
     issued = [sum(one.issued.get(name, 0.0) for name in names) for names in SHOWN.values()]
     return [
         label,
@@ -275,6 +182,24 @@ ISSUED = [
 ]
 
 
+FIRST, LAST = "<!-- static -->", "<!-- end -->"
+"""Between them stand the tables of the page."""
+
+COMPARED: dict[str, Callable[[Cost], str]] = {
+    "registers": lambda one: str(one.registers),
+    "stack, spills (B)": lambda one: f"{one.stack}, {one.spills}",
+    "warps an SM": lambda one: str(one.warps),
+    "instructions": lambda one: f"{one.instructions:,}",
+    "issued": lambda one: f"{sum(one.issued.values()):,.0f}",
+    "passes": lambda one: f"{one.wavefronts:,.0f}",
+    "ns at its rate": lambda one: f"{one.ns:.4f}",
+    "ns expected": lambda one: f"{one.expected:.4f}",
+    "compiling (s)": lambda one: f"{one.numba + one.ptxas:.1f}",
+    "host (ms)": lambda one: f"{one.host:.2f}",
+}
+"""Columns of the page."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """The tables of each device.
 
@@ -282,7 +207,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu --static")
     parser.add_argument("--static", action="store_true")
-    parser.add_argument("--devices", nargs="+", choices=DEVICES, default=["9.0"])
+    text = "compute capabilities: 9.0 unless said, all for --record"
+    parser.add_argument("--devices", nargs="+", choices=DEVICES, help=text)
     parser.add_argument("--record", action="store_true", help="write the record and the page")
     options = parser.parse_args(arguments)
     try:
@@ -297,7 +223,7 @@ def main(arguments: Sequence[str]) -> int:
     if tool("ptxas") is None or (lacking and options.record):
         return 2
     found = {}
-    for name in options.devices:
+    for name in options.devices or (DEVICES if options.record else ["9.0"]):
         device = DEVICES[name]
         costs = found[name] = {case.label: cost(case, device) for case in cases()}
         notes = [
@@ -339,23 +265,6 @@ def write(costs: Costs) -> None:
     text = PAGE.read_text(encoding="utf-8")
     start, end = text.index(FIRST) + len(FIRST), text.index(LAST)
     PAGE.write_text(f"{text[:start]}\n\n{compared()}\n\n{text[end:]}", encoding="utf-8")
-
-
-FIRST, LAST = "<!-- static -->", "<!-- end -->"
-
-COMPARED: dict[str, Callable[[Cost], str]] = {
-    "registers": lambda one: str(one.registers),
-    "stack, spills (B)": lambda one: f"{one.stack}, {one.spills}",
-    "warps an SM": lambda one: str(one.warps),
-    "instructions": lambda one: f"{one.instructions:,}",
-    "issued": lambda one: f"{sum(one.issued.values()):,.0f}",
-    "passes": lambda one: f"{one.wavefronts:,.0f}",
-    "ns at its rate": lambda one: f"{one.ns:.4f}",
-    "ns expected": lambda one: f"{one.expected:.4f}",
-    "compiling (s)": lambda one: f"{one.numba + one.ptxas:.1f}",
-    "host (ms)": lambda one: f"{one.host:.2f}",
-}
-"""Columns of the page."""
 
 
 def compared() -> str:

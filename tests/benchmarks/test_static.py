@@ -278,7 +278,7 @@ def test_compiled_runs_are_the_cpu_engine_s(nvvm, whole):
         launch = runs.launch_of(trajectory, block, starts(trajectory, block), whole)
         made = kernels.compiled(launch.kernel, kernels.types_of(launch), HOPPER)
         kernels.executed(launch, made.program, watch=False)
-    theta = np.moveaxis(np.array(launch.arguments[-1]), -1, 0)
+    theta = np.array(launch.arguments[-1])
     expected = trajectory.run("cpu", seed=4, first=FAR, replications=COUNT)
     assert np.allclose(theta, expected, rtol=1e-12, atol=1e-12)
     assert np.abs(expected[:, -1] - expected[:, 0]).max() > 1e-3 or expected.shape[1] == 1
