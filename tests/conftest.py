@@ -113,8 +113,10 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
             if item.nodeid.startswith(POWER):
                 item.add_marker("power")
-    # One worker makes the run that these read, while the others go on with the rest.
-    items.sort(key=lambda item: "whole_run" not in getattr(item, "fixturenames", ()))
+    # One worker makes the run that these read, while the others go on with the rest; a browser's hundreds of
+    # pages are not left to the end, when one worker waits for the other.
+    first = {"whole_run", "browser"}
+    items.sort(key=lambda item: first.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_collection_finish():
