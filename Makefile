@@ -117,9 +117,10 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	$(PIP) torch==2.13.0
 	@touch $@
 
-.venv/dev: .venv/llm
+# These extras are among it.
+.venv/dev: .venv/torch
 	$(PIP) --editable '.[dev]'
-	@touch $@
+	@touch .venv/tool .venv/llm .venv/theory $@
 
 benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; not timed
 	for name in mse_kernel trajectories weighted_chi2 noise; do .venv/bin/python -m benchmarks.$$name || exit 1; done

@@ -7,6 +7,7 @@ they are named: they take packages of gigabytes.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -69,9 +70,13 @@ def ran(python: Path, file: Path) -> bool:
     return done.returncode == 0
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.notebooks")
+    words = "pages, such as mse or how_to/step (default: all that need nothing but the library)"
+    parser.add_argument("pages", nargs="*", metavar="NAME", help=words)
+    asked = parser.parse_args(arguments).pages
     with TemporaryDirectory() as place:
-        files = written(sys.argv[1:], Path(place))
+        files = written(asked, Path(place))
         python = installed(Path(place) / "environment")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             right = list(pool.map(partial(ran, python), files))

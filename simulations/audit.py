@@ -29,10 +29,15 @@ MOST_GROUPS = {"rewards": 25_000, "outputs": 300}  # that are listed
 RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")  # not at fixed parameters
 
 
+def whole(rows):
+    """Rows of whole numbers over one denominator, and it: faster than fractions one by one."""
+    common = lcm(*[value.denominator for row in rows for value in row])
+    return [[v.numerator * (common // v.denominator) for v in row] for row in rows], common
+
+
 def total(values):
-    """Their sum, over one common denominator: faster than one by one."""
-    common = lcm(*(value.denominator for value in values))
-    return Fraction(sum(v.numerator * (common // v.denominator) for v in values), common)
+    (numbers,), common = whole([values])
+    return Fraction(sum(numbers), common)
 
 
 def dot(u, v):
@@ -54,8 +59,6 @@ def shares(weights):
 
 
 # ---- 1. Definitions: the advantage of an output with reward z, by the rewards of the rest of its group.
-
-
 def per_deviation(z, ddof):
     """One over the standard deviation of z, cut off after 40 digits; 0 where the deviation is 0."""
     mean = average(z)
@@ -104,8 +107,6 @@ def advantage(label, problem, x):
 
 
 # ---- 2. Problems: prompts with their chances, and of each the outcomes (probability, reward, score).
-
-
 class Problem:
     def __init__(self, stored):
         self.prompts, gradients, self.chances = [], [], shares(stored["chances"])
@@ -122,23 +123,22 @@ class Problem:
 
 
 # ---- 3. Groups and minibatches: E ĝ and E‖ĝ‖².
-
-
 def groups(chances, size, most):
     """Every group: how often each mark occurs, and a whole number to which its chance is proportional."""
     if comb(len(chances) + size - 1, size) > most:
         raise NotImplementedError("too many groups")
-    common = lcm(*(chance.denominator for chance in chances))
+    (weights,), _ = whole([chances])
     for group in combinations_with_replacement(range(len(chances)), size):
         numbers = Counter(group)
         orders = factorial(size) // prod(map(factorial, numbers.values()))
-        yield numbers, orders * prod(int(chances[i] * common) ** n for i, n in numbers.items())
+        yield numbers, orders * prod(weights[i] ** n for i, n in numbers.items())
 
 
 def advantages(numbers, rewards, weigh):
     """Of each reward in a group: its place, how often it occurs, and the advantage of such an output."""
     for i, n in numbers.items():
-        yield i, n, weigh(rewards[i], [rewards[j] for j in (numbers - Counter([i])).elements()])
+        rest = [rewards[j] for j, m in numbers.items() for _ in range(m - (i == j))]
+        yield i, n, weigh(rewards[i], rest)
 
 
 @cache
@@ -157,16 +157,18 @@ def law(problem, size, labels, x, unit):
     means = [mix(law, vectors) for law, vectors in given]
     squares = [dot(law, [dot(v, v) for v in vectors]) for law, vectors in given]
     inner = [[dot(u, v) for v in means] for u in means]
-    every, mean, square = 0, [[Fraction(0)] for _ in means], []
+    (squares, *inner), scale = whole([squares, *inner])
+    every, mean, square = 0, [Counter() for _ in means], Counter()  # by their denominators
     for numbers, ways in groups(chances, size, MOST_GROUPS["rewards"]):
-        group = [*advantages(numbers, [*levels], weigh)]
-        sums = [n * a for _, n, a in group]
+        places, counts, weights = zip(*advantages(numbers, [*levels], weigh), strict=True)
+        (weights, sums), below = whole([weights, [*map(mul, counts, weights)]])
         every += ways
-        for i, n, a in group:
-            mean[i].append(ways * n * a)
-            square.append(ways * n * a * a * (squares[i] - inner[i][i]))
-            square.append(ways * n * a * dot(sums, [inner[i][j] for j in numbers]))
-    return mix([total(a) / every / size for a in mean], means), total(square) / every / size**2
+        for i, a, of_reward in zip(places, weights, sums, strict=True):
+            along = sum(inner[i][j] * other for j, other in zip(places, sums, strict=True))
+            mean[i][below] += ways * of_reward
+            square[below**2] += ways * of_reward * (a * (squares[i] - inner[i][i]) + along)
+    *mean, square = [total([Fraction(n, d) for d, n in of.items()]) for of in (*mean, square)]
+    return mix([a / every / size for a in mean], means), square / scale / every / size**2
 
 
 def minibatch(problem, size, batch, design, labels, unit):
@@ -219,12 +221,10 @@ def quantity(problem, setting, kind, *words):
     g = problem.target if number is None else [dot(problem.target, problem.units[number])]
     labels = tuple(word for word in words if isinstance(word, str))
     mean, square = minibatch(problem, *setting, labels, number)
-    if kind == "distance":  # of two estimators
-        return square, square + dot(g, g)
-    error = square - 2 * dot(mean, g) + dot(g, g)
+    error, size = square - 2 * dot(mean, g) + dot(g, g), square + dot(g, g)
     if kind == "projection":
         return mean[0] - g[0], Fraction(float(error) ** 0.5)
-    return error, square + dot(g, g)
+    return square if kind == "distance" else error, size  # a distance is that of two estimators
 
 
 def derive(problems, of):

@@ -53,6 +53,7 @@ POWER = (
     *("tests/predictions/test_lengths.py", "tests/test_independent"),
     "tests/simulations/evidence/test_laws.py::test_an_interval_holds_the_truth",
     "tests/simulations/evidence/test_planted.py::test_a_sound_program_passes_its_controls",
+    "tests/simulations/proof/test_prove.py::test_so_it_is_beyond_the_paper",
     "tests/simulations/test_main.py::test_every_claim_is_confirmed_and_every_rival_refuted",
 )
 """Slow functions, by how their names begin, that ``make test`` asks all the same: they refuse planted errors
@@ -113,8 +114,10 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
             if item.nodeid.startswith(POWER):
                 item.add_marker("power")
-    # One worker makes the run that these read, while the others go on with the rest.
-    items.sort(key=lambda item: "whole_run" not in getattr(item, "fixturenames", ()))
+    # One worker makes the run that these read, while the others go on with the rest; a browser's hundreds of
+    # pages are not left to the end, when one worker waits for the other.
+    first = {"whole_run", "browser"}
+    items.sort(key=lambda item: first.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_collection_finish():

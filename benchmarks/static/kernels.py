@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from threading import local
 from time import process_time
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,10 @@ from benchmarks.static import memory
 from benchmarks.static.program import Program
 from benchmarks.static.ptx import Execution
 from benchmarks.static.sass import Machine, assembled
+from simulations.engines.runs import cuda as runs
 from ustat_pg.engines import device
 from ustat_pg.engines.device import Launch
+from ustat_pg.engines.gradients import cuda as gradients
 
 
 @contextmanager
@@ -30,9 +33,20 @@ def no_card(capability: tuple[int, int]) -> Iterator[None]:
     with (
         mock.patch.object(device, "upload", memory.upload),
         mock.patch.object(device, "empty", memory.empty),
+        mock.patch.object(gradients, "_OWN", local()),
         mock.patch.object(dispatchers, "get_current_device", return_value=found),
     ):
+        # What engines keep in a device's memory came through other doors, and must not leave by these.
+        forget()
         yield
+        forget()
+
+
+def forget() -> None:
+    """Empty the engines' caches of tables in a device's memory."""
+    for kept in (*vars(gradients).values(), *vars(runs).values()):
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
 
 
 def types_of(launch: Launch) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """The cuda engine without a device: words on edges, kernels that compile, refusals."""
 
+from threading import local
 from types import SimpleNamespace
 
 import numpy as np
@@ -69,6 +70,7 @@ def on_paper(monkeypatch):
     """Launches without a device: what it would be given stays here."""
     monkeypatch.setattr(device, "upload", lambda value: value)
     monkeypatch.setattr(device, "empty", np.empty)
+    monkeypatch.setattr(cuda, "_OWN", local())
     caches = cuda._prepared, cuda._tables, cuda._uploaded, trajectory_cuda._tables
     for cache in caches:
         cache.cache_clear()

@@ -13,10 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
-from simulations import curves as points_of
-from simulations.__main__ import main as simulations
-from simulations.evidence import Options, Store, options, run_points
+from simulations import ON_LANGUAGE_MODELS, STEMS
 
 pytest.importorskip("seaborn")
 
@@ -36,20 +33,17 @@ LANGUAGE_MODELS = [name for name in NAMES if name.startswith(ON_LANGUAGE_MODELS)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, language_model_points, sweep_tables):
-    """A run's folder: every curve from few replications, the verdicts of one small claim.
+def run(tmp_path_factory, whole_run, language_model_points, sweep_tables):
+    """A run's folder: every curve, the verdicts of one small claim.
 
     A real run has one kind of problem; points of language models and the tables of a training sweep
     are added to those of bandits.
     """
     folder = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(options, "LARGEST_BLOCK", 2048)
-        words = ["verify", "minibatch", "--size", "smoke", "--out", str(folder)]
-        assert simulations(words) == 0
-        suite = Suite("smoke")
-        points = [point for stem in STEMS for point in points_of(stem, suite)]
-        frame = run_points(points, Options("smoke"), Store(folder / "blocks"))
+    document = json.loads((whole_run / "verdicts.json").read_text("utf-8"))
+    document["claims"] = [each for each in document["claims"] if each["stem"] == "minibatch"]
+    (folder / "verdicts.json").write_text(json.dumps(document))
+    frame = pd.read_csv(whole_run / "curves.csv")
     pd.concat([frame, language_model_points]).to_csv(folder / "curves.csv", index=False)
     (folder / "sweep").mkdir()
     for name, table in sweep_tables.items():

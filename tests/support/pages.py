@@ -186,13 +186,16 @@ def _run(line: str) -> int:
 
 
 @contextmanager
-def read_alone() -> Iterator[None]:
-    """Commands that are typed here are read, claims and figures by name among their words, and not run."""
+def read_alone() -> Iterator[list[argparse.ArgumentParser]]:
+    """Commands that are typed here are read, claims and figures by name among their words, and not run; the
+    parsers that read them.
+    """
     from figures.catalogue import PICTURES
 
-    parse_args = argparse.ArgumentParser.parse_args
+    parse_args, read = argparse.ArgumentParser.parse_args, []
 
     def parse(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> None:
+        read.append(parser)
         options = vars(parse_args(parser, words))
         for claim in (*options.get("claims", ()), *filter(None, [options.get("stem")])):
             stem_of(claim)
@@ -201,7 +204,7 @@ def read_alone() -> Iterator[None]:
         raise SystemExit(0)
 
     with mock.patch.object(argparse.ArgumentParser, "parse_args", parse):
-        yield
+        yield read
 
 
 if __name__ == "__main__":

@@ -69,6 +69,9 @@ def prepare(app: Sphinx, config: Config) -> None:
     os.environ["JUPYTER_RUNTIME_DIR"] = str(profile / "runtime")
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     os.environ["TQDM_DISABLE"] = "1"
+    # Pages run side by side: threads of linear algebra would wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -392,9 +392,9 @@ def project(n, table, theta, along):
         along[at(v)] = s
         square += s * s
         v = at(v + n.one)
-    norm = sqrt(square)
-    # All threads subtract, so that those of a warp stay together.
-    excess = 1.0 - table[at(RADIUS)] / norm if norm > table[at(RADIUS)] else 0.0
+    norm, radius = sqrt(square), table[at(RADIUS)]
+    # All threads subtract, so that those of a warp stay together: 0 within Θ.
+    excess = 1.0 - radius / (norm if norm > radius else radius)
     j = at(0)
     while j < n.d:
         back = 0.0

@@ -141,8 +141,8 @@ def test_intervals_cover_and_the_stated_gap_is_seen_with_a_chance_of_80(paired, 
         second = one if paired else two
         return run(one + gap, sizes[0], 0), run(second, sizes[1], 0 if paired else 1000)
 
-    covered, _, gap = _simulate(draw, 0.0)
-    assert covered == pytest.approx(0.95, abs=_FOUR * math.sqrt(0.95 * 0.05))
+    # A gap shifts intervals and no more; the mean of 200 is off by less than 1%.
+    _, _, gap = _simulate(draw, 0.0, 200)
     covered, seen, _ = _simulate(draw, gap)
     assert covered == pytest.approx(0.95, abs=_FOUR * math.sqrt(0.95 * 0.05))
     assert seen == pytest.approx(0.8, abs=_FOUR * math.sqrt(0.8 * 0.2))

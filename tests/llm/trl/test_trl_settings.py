@@ -1,6 +1,6 @@
 """No setting of TRL's trainers turns the monitor off, and in none it changes a weight by more than rounding.
 
-Settings here give one option each, and TRL's defaults for all others that say what is climbed.
+Settings here give one option each that is not TRL's default, or those of one part of TRL (a loss, sampling).
 """
 
 import warnings
@@ -14,22 +14,20 @@ from tests.support.trainers import letters
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.trl.training import dataset
 
-LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "luspo", "cispo", "sapo", "vespo")
 GRPO: list[dict] = [
     {},
-    *({"loss_type": loss} for loss in LOSSES if loss != "luspo"),
+    *({"loss_type": loss} for loss in ("grpo", "dr_grpo", "bnpo", "cispo")),
     {"loss_type": "luspo", "importance_sampling_level": "sequence"},
     *({"loss_type": "cispo", "epsilon_high": high} for high in (0.2, 5.0)),
-    *({"scale_rewards": how} for how in ("group", "batch", "none", True, False)),
-    *({"epsilon": size} for size in (0.0, 0.2, 0.5)),
+    *({"scale_rewards": how} for how in ("batch", "none")),
+    *({"epsilon": size} for size in (0.0, 0.5)),
     *({"epsilon_high": size} for size in (0.28, 1.0)),
     {"delta": 2.0},
     {"beta": 0.04},
     {"beta": 0.04, "use_bias_correction_kl": True},
     {"beta": 0.04, "sync_ref_model": True, "ref_model_sync_steps": 1},
     *({"num_iterations": times} for times in (2, 3)),
-    *({"steps_per_generation": steps} for steps in (2, 4, 8)),
-    {"generation_batch_size": 16},
+    *({"steps_per_generation": steps} for steps in (2, 8)),
     {"importance_sampling_level": "sequence", "loss_type": "grpo"},
     {"importance_sampling_level": "sequence", "loss_type": "luspo", "epsilon": 3e-4},
     {"mask_truncated_completions": True},
@@ -43,10 +41,7 @@ GRPO: list[dict] = [
     {"num_generations": 2},
     {"num_generations": 8},
     {"shuffle_dataset": False},
-    {"temperature": 0.7},
-    {"top_p": 0.9},
-    {"top_k": 5},
-    {"repetition_penalty": 1.1},
+    {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.1},
     {"pad_to_multiple_of": 8},
     {"gradient_checkpointing": True},
     {"max_grad_norm": 0.0},
@@ -62,7 +57,7 @@ RLOO: list[dict] = [
     {},
     {"normalize_advantages": True},
     {"reward_clip_range": (-1.0, 0.5)},
-    *({"beta": size} for size in (0.0, 0.05)),
+    {"beta": 0.0},
     {"epsilon_high": 0.3},
     {"num_iterations": 2},
     {"steps_per_generation": 8},
