@@ -203,8 +203,7 @@ class Price(NamedTuple):
 
 OUTPUTS = Price(seconds=1.0, saved=0.02)
 """The price of gradients, by outputs: .02 ns or more with the kernel for all shapes, .003 to .006 with one's
-own. These numbers, like those below, follow from compiled code (``benchmarks.gpu --static``) and have not
-been measured.
+own. These numbers, like those below, follow from compiled code and have not been measured.
 """
 
 STEPS = Price(seconds=1.0, saved=0.03)
