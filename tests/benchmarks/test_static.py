@@ -22,7 +22,7 @@ from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import Launch
 from ustat_pg.engines.gradients import cuda as gradients
-from ustat_pg.problems import random_problem
+from ustat_pg.problems import SoftmaxBandit, random_problem
 
 HOPPER = (9, 0)
 
@@ -236,12 +236,12 @@ def test_a_loop_of_machine_code_is_issued_as_often_as_it_runs(nvdisasm):
 
 
 def measured(one, quantities, whole):
-    """The engine's sums, by the executor."""
+    """The engine's sums, by the executor, and the kernel's function."""
     launch, shape = gradients.launch_of(one, quantities, Replications(3, FAR, COUNT, whole))
     made = kernels.compiled(launch.kernel, kernels.types_of(launch), HOPPER)
     kernels.executed(launch, made.program, watch=False)
     sums = np.array(launch.arguments[-1]).reshape(launch.blocks, -1)
-    return gradients.merged(sums, COUNT, shape)
+    return gradients.merged(sums, COUNT, shape), launch.kernel.py_func.__qualname__.split(".")[0]
 
 
 def cell(form, size, batch, design="iid"):
@@ -274,7 +274,24 @@ def test_compiled_gradients_are_the_cpu_engine_s(nvvm, name, whole):
         # All quantities would take a minute to compile.
         quantities = [SquaredError(Estimator("grpo"))]
     with kernels.no_card(HOPPER):
-        sums = measured(one, quantities, whole)
+        sums, kernel = measured(one, quantities, whole)
+    assert kernel == ("built_in" if whole == OWN else "kernel")
+    here = one.measure("cpu", quantities, seed=3, first=FAR, replications=COUNT)
+    laws.same_sums(sums, here, one, quantities)
+
+
+@pytest.mark.parametrize(
+    ("arms", "size", "wanted"),
+    [(40, 9, "one_prompt"), (1000, 16, "one_prompt"), (1000, 4, "built_in")],
+)
+def test_compiled_gradients_of_one_shape_are_the_cpu_engine_s(nvvm, arms, size, wanted):
+    """The counts of 1000 arms have room for half the threads in groups of 16, and for none in groups of 4."""
+    logits, rewards = np.random.default_rng(5).normal(size=(2, 1, arms))
+    problem = SoftmaxBandit.tabular([1.0], logits, rewards[..., None], np.ones((1, arms, 1)))
+    one, quantities = GradientCell(problem, size), laws.errors_of("vanilla", "grpo")
+    with kernels.no_card(HOPPER):
+        sums, kernel = measured(one, quantities, OWN)
+    assert kernel == wanted
     here = one.measure("cpu", quantities, seed=3, first=FAR, replications=COUNT)
     laws.same_sums(sums, here, one, quantities)
 

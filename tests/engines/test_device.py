@@ -1,5 +1,8 @@
 """The cuda engine without a device: words on edges, kernels that compile, refusals."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from threading import local
 from types import SimpleNamespace
 
@@ -92,6 +95,31 @@ def test_one_kernel_serves_small_problems_of_all_sizes(on_paper):
     assert len(set(kernels[:3])) == 1
     assert len(set(kernels)) == 3
     assert kernels[3] is kernels[4]
+
+
+SHAPE = warps.Shape(**dict.fromkeys(warps.Shape._fields, 1))
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "given"),
+    [
+        ("ustat_pg.engines.gradients.warps.kernels", warps.built_in, (SHAPE, 0, ())),
+        ("ustat_pg.engines.gradients.warps.one_prompt", warps.one_prompt, (SHAPE, 0, ())),
+        (runs.__name__, runs.roomy, (1, 2, 3, 4)),
+    ],
+    ids=["gradients", "one prompt", "runs"],
+)
+def test_threads_that_ask_for_a_kernel_at_once_get_the_same_one(monkeypatch, module, make, given):
+    """Each of two kernels would be compiled."""
+
+    def slow(function):
+        time.sleep(0.05)
+        return function
+
+    monkeypatch.setattr(import_module(module), "device_kernel", slow)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: make(*given), range(2))
+    assert one is other
 
 
 def test_the_kernels_compile_for_a_device(on_paper, monkeypatch):

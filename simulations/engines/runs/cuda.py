@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
-from threading import Lock
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,9 +41,6 @@ THREADS = 128
 
 ROOM = 32, 4, 32
 """The arms, parameters and prompts of an epoch for which every general kernel has room."""
-
-_MAKING = Lock()
-"""A lock: threads that ask for a kernel at once get the same one, which is compiled once."""
 
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
@@ -78,11 +74,10 @@ def launch_of(trajectory: Trajectory, block: Replications, begin: Array, whole: 
     shape, numbers = _tables(trajectory)
     key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
     sizes = shape.arms, shape.d, shape.ordered
-    with _MAKING:
-        if STEPS.pays(whole * shape.steps):
-            kernel = scalar.built_in(shape)
-        else:
-            kernel = scalar.roomy(shape.staged, *map(max, ROOM, map(power_of_2, sizes)))
+    if STEPS.pays(whole * shape.steps):
+        kernel = scalar.built_in(shape)
+    else:
+        kernel = scalar.roomy(shape.staged, *map(max, ROOM, map(power_of_2, sizes)))
     kept = device.empty((block.count, shape.kept, shape.d))
     given = scalar.narrow(shape), block.first, block.count, key, numbers, device.upload(begin), kept
     shared = 8 * shape.rates * shape.staged

@@ -26,6 +26,7 @@ from ustat_pg.engines.device import SIMULATED, device_function, device_kernel
 from ustat_pg.engines.draws import words_of_32
 from ustat_pg.engines.kinds import BY_COUNT, PROMPT_ONLY, VALUE
 from ustat_pg.execution.compiled import fma
+from ustat_pg.execution.kernels import one_at_a_time
 from ustat_pg.sampling.rng import CONTEXT_SLOT, MOST_PROMPTS
 
 from .lanes.plan import BENT, BITS_OF_ONE, EPOCHS, IID, SPACED, UNIT
@@ -489,12 +490,14 @@ def _kernel(fixed: Shape, is_fixed: bool, staged: int, arms: int, d: int, order:
     return kernel
 
 
+@one_at_a_time
 @lru_cache(maxsize=64)
 def roomy(staged: int, arms: int, d: int, order: int) -> Any:
     """A kernel with this room, which takes its shape as the first argument."""
     return _kernel(narrow(Shape(*(0,) * len(Shape._fields))), False, staged, arms, d, order)
 
 
+@one_at_a_time
 @lru_cache(maxsize=64)
 def built_in(n: Shape) -> Any:
     """A kernel of one shape."""

@@ -89,9 +89,10 @@ def launch_of(
     """
     shape, places, asked, there = _prepared(cell, tuple(quantities))
     built_in = OUTPUTS.pays(block.whole * cell.outputs)
-    in_registers = built_in and shape.distinct and len(quantities) <= IN_REGISTERS
-    if in_registers := in_registers and takes_one_prompt(cell, quantities):
-        shape = of_one_prompt(shape)
+    in_registers = None
+    if built_in and len(quantities) <= IN_REGISTERS and takes_one_prompt(cell, quantities):
+        in_registers = of_one_prompt(shape)
+    shape = in_registers or shape
     blocks = _blocks(shape, block.count)
     key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
@@ -276,21 +277,31 @@ def _small(numbers: Any) -> Any:
     return type(numbers)(*(np.int32(n) if isinstance(n, int) else n for n in numbers))
 
 
-def of_one_prompt(shape: Shape) -> Shape:
-    """The shape of the kernel of one prompt. A team's numbers in shared memory are its counts alone."""
-    size, teams = shape.rows, THREADS // shape.lanes
+def of_one_prompt(shape: Shape) -> Shape | None:
+    """The shape of the kernel of one prompt. A team's numbers in shared memory are its counts alone.
+
+    None if two outcomes have one arm, or if the counts are too large.
+    """
+    size, packed, teams = shape.rows, shape.count_bits, THREADS // shape.lanes
     columns, cells = 2 + shape.moving, shape.contexts << (32 - shape.shift)
     first_product = shape.quantities
-    products = THREADS // WARP * shape.products
 
-    def bytes_of(bits: int, columns: int, cells: int) -> int:
+    def products_of(teams: int) -> int:
+        return teams * shape.lanes // WARP * shape.products
+
+    def bytes_of(teams: int, bits: int, columns: int, cells: int) -> int:
         counts = teams * ceil(shape.outcomes / 2**bits)
-        return 8 * (first_product + columns * size + products) + 4 * (cells + counts)
+        return 8 * (first_product + columns * size + products_of(teams)) + 4 * (cells + counts)
 
-    least = 0 if teams * shape.outcomes * 4 <= STAGED_BYTES else shape.count_bits
-    choices = [(least, columns, cells), (least, columns, 0), (shape.count_bits, columns, 0)]
-    choices.append((shape.count_bits, 0, 0))
-    bits, columns, cells = next(c for c in choices if bytes_of(*c) <= SHARED_BYTES)
+    least = 0 if teams * shape.outcomes * 4 <= STAGED_BYTES else packed
+    choices = [(teams, least, columns, cells), (teams, least, columns, 0)]
+    choices += [(teams, packed, columns, 0), (teams, packed, 0, 0)]
+    choices.append((max(THREADS // 2, WARP) // shape.lanes, packed, 0, 0))
+    fit = [choice for choice in choices if bytes_of(*choice) <= SHARED_BYTES]
+    if not (fit and shape.distinct):
+        return None
+    teams, bits, columns, cells = fit[0]
+    products = products_of(teams)
     first_product += columns * size
     first_double = first_product + products
     return shape._replace(

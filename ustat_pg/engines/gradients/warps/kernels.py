@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, uint32
 
+from ....execution.kernels import one_at_a_time
 from ...device import any_lane, device_function, device_kernel, meet, short
 from ..scalar import DENSE, SHARED, SQUARED_PROJECTION
 from .groups import coefficients, draw_group, draw_prompts, linear_parts, prompt_sums
@@ -197,6 +198,7 @@ def kernel(n, p, a, first, count, keys, t, room, out):
     body(n, p, a, first, count, keys, t, room, out)
 
 
+@one_at_a_time
 @lru_cache(maxsize=64)
 def built_in(n: Shape, p: Places, a: tuple[int, ...]) -> Any:
     """A kernel of one shape, with its numbers as constants."""

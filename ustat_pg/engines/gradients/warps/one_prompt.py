@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, uint32
 
+from ....execution.kernels import one_at_a_time
 from ....sampling.rng import CONTEXT_SLOT
 from ...device import WARP, device_function, device_kernel, index, meet, total
 from ...draws import LOW, words_of_32
@@ -187,6 +188,7 @@ def body(n, p, a, first, count, keys, t, out, chosen, rewards, base, value, sums
         out[index(at_out + n.quantities + thread)] = s
 
 
+@one_at_a_time
 @lru_cache(maxsize=64)
 def one_prompt(n: Shape, p: Places, a: tuple[int, ...]) -> Any:
     """A kernel of one shape, with its numbers as constants."""
