@@ -282,7 +282,9 @@ def test_compiled_gradients_of_one_shape_are_the_cpu_engine_s(nvvm, arms, size, 
     one, quantities = GradientCell(problem, size), laws.errors_of("vanilla", "grpo")
     with kernels.no_card(HOPPER):
         sums, kernel = measured(one, quantities, 2**40)
+        many, _ = gradients.launch_of(one, 2 * quantities, Replications(whole=2**40))
     assert kernel == wanted
+    assert many.kernel is gradients.warps.kernel
     here = one.measure("cpu", quantities, seed=3, first=FAR, replications=COUNT)
     laws.same_sums(sums, here, one, quantities)
 
