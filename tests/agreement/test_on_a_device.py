@@ -171,7 +171,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sums of a warp": {"SUMS_OF_A_TEAM": 0},
     "sums of a team": {"SUMS_OF_A_TEAM": 10**6},
     "no shared memory": {"SHARED_BYTES": 400},
-    "built in": {"OUTPUTS": FREE},
+    "built in": {"OUTPUTS": FREE, "FEW": 100},
 }
 
 

@@ -195,6 +195,12 @@ def test_arithmetic_that_numpy_lacks():
         function, kinds, _ = operation(name, ["s64"])
         assert kinds == [KINDS["s64"]] * 2
         assert function(*pairs).tolist() == wanted
+    function, *_ = operation("setp", ["nan", "f64"])
+    assert function(np.array([1, np.nan, 1]), np.array([1, 1, np.nan])).tolist() == [
+        False,
+        True,
+        True,
+    ]
     function, *_ = operation("cvt", ["rzi", "s32", "f64"])
     assert function(np.array([-1.5, 3e9, -3e9, np.nan])).tolist() == [-1, 2**31 - 1, -(2**31), 0]
 
@@ -291,7 +297,9 @@ def test_compiled_gradients_of_one_shape_are_the_cpu_engine_s(nvvm, arms, size, 
     one, quantities = GradientCell(problem, size), laws.errors_of("vanilla", "grpo")
     with kernels.no_card(HOPPER):
         sums, kernel = measured(one, quantities, OWN)
+        many, _ = gradients.launch_of(one, 2 * quantities, Replications(whole=OWN))
     assert kernel == wanted
+    assert many.kernel is gradients.warps.kernel
     here = one.measure("cpu", quantities, seed=3, first=FAR, replications=COUNT)
     laws.same_sums(sums, here, one, quantities)
 

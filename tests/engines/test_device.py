@@ -73,6 +73,7 @@ def on_paper(monkeypatch):
     """Launches without a device: what it would be given stays here."""
     monkeypatch.setattr(device, "upload", lambda value: value)
     monkeypatch.setattr(device, "empty", np.empty)
+    # What it gets here would be in the way of a later launch.
     monkeypatch.setattr(cuda, "_OWN", local())
     caches = cuda._prepared, cuda._tables, cuda._uploaded, trajectory_cuda._tables
     for cache in caches:
@@ -138,7 +139,7 @@ def test_the_kernels_compile_for_a_device(on_paper, monkeypatch):
     minibatch = GradientCell(random_problem(1, "linear", contexts=3), 3), laws.quantities_for(3)
     launches = [
         cuda.launch_of(*minibatch, block)[0],
-        cuda.launch_of(*minibatch, many)[0],
+        cuda.launch_of(minibatch[0], [QUANTITY], many)[0],
         cuda.launch_of(Case(10, 16).cell, [QUANTITY], many)[0],
         *(
             trajectory_cuda.launch_of(path, block, starts(path, block), whole.whole)

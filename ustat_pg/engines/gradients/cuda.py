@@ -55,8 +55,10 @@ COMPARED = 8
 SUMS_OF_A_TEAM = 16
 """The most sums of which each team keeps its own copy; with more, the teams of a warp share them."""
 
-IN_REGISTERS = 3
-"""The most quantities whose sums a thread keeps in registers."""
+FEW = 3
+"""The most quantities for which a kernel is compiled for its shape alone: with five it would take more
+instructions than the kernel for all shapes, and with thirty half a minute to compile.
+"""
 
 MOVING = (kinds.PROMPT_ONLY, kinds.BY_COUNT, kinds.NORM_WEIGHTED)
 """Estimators whose weights do not sum to 0; their norm depends on π."""
@@ -84,13 +86,13 @@ def launch_of(
 ) -> tuple[Launch, Shape]:
     """The launch of a block, and its shape; the last argument receives the sums of each thread block.
 
-    If the cell's whole work is large, the kernel is compiled for its shape alone, and keeps what it can in
-    registers.
+    If the cell's whole work is large and the quantities are few, the kernel is compiled for its shape alone,
+    and keeps what it can in registers.
     """
     shape, places, asked, there = _prepared(cell, tuple(quantities))
-    built_in = OUTPUTS.pays(block.whole * cell.outputs)
+    built_in = len(quantities) <= FEW and OUTPUTS.pays(block.whole * cell.outputs)
     in_registers = None
-    if built_in and len(quantities) <= IN_REGISTERS and takes_one_prompt(cell, quantities):
+    if built_in and takes_one_prompt(cell, quantities):
         in_registers = of_one_prompt(shape)
     shape = in_registers or shape
     blocks = _blocks(shape, block.count)
