@@ -145,6 +145,7 @@ COMPARISONS: dict[str, Function] = {
     "gtu": lambda a, b: ~(a <= b),
     "geu": lambda a, b: ~(a < b),
     "ne": lambda a, b: (a < b) | (a > b),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 
 SAME_KIND: dict[str, tuple[int, Function]] = {
