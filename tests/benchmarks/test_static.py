@@ -196,11 +196,8 @@ def test_arithmetic_that_numpy_lacks():
         assert kinds == [KINDS["s64"]] * 2
         assert function(*pairs).tolist() == wanted
     function, *_ = operation("setp", ["nan", "f64"])
-    assert function(np.array([1, np.nan, 1]), np.array([1, 1, np.nan])).tolist() == [
-        False,
-        True,
-        True,
-    ]
+    wanted = [False, True, True]
+    assert function(np.array([1, np.nan, 1]), np.array([1, 1, np.nan])).tolist() == wanted
     function, *_ = operation("cvt", ["rzi", "s32", "f64"])
     assert function(np.array([-1.5, 3e9, -3e9, np.nan])).tolist() == [-1, 2**31 - 1, -(2**31), 0]
 
