@@ -273,7 +273,7 @@ class Execution:
                 space, self.thread[which], where[which] + add, size
             ):
                 if self.watch:
-                    self._record(line.number, one, threads, places, size, "add" not in words)
+                    self._record(line, one, threads, places, size, values)
                 cells, at = self.spaces[one][0].view(kind), places // LONG.type(kind.itemsize)
                 for i, value in enumerate(values):
                     if name == "ld":
@@ -329,9 +329,17 @@ class Execution:
             yield one, threads_, places + (owner[threads_] * whole(room)).astype(LONG)
 
     def _record(
-        self, number: int, space: str, threads: Array, places: Array, size: int, together: bool
+        self,
+        line: Line,
+        space: str,
+        threads: Array,
+        places: Array,
+        size: int,
+        values: Sequence[Array],
     ) -> None:
-        made = self.accesses.setdefault((number, space), Access(space))
+        """Count an access; the values are those of all threads, before a read and after a write."""
+        together = not line.opcode.startswith(("atom", "red"))
+        made = self.accesses.setdefault((line.number, space), Access(space))
         made.warps += np.count_nonzero(np.bincount(threads // WARP))
         if space == "local":
             # The words of 4 bytes of a warp's threads lie side by side.
@@ -418,6 +426,8 @@ class Execution:
                 if not here.any():
                     continue
             which = np.flatnonzero(here)
+            if lines and lines[0].opcode.startswith(WAITING):
+                self._met(lines[0], which)
             warps = int(here.reshape(-1, WARP).any(1).sum())
             self.counts.update({line.number: warps for line in lines})
             self.issued += warps * len(lines)
@@ -431,6 +441,9 @@ class Execution:
                 taken = here & self._holds(end.guard)() if end.guard else here
                 jumps = end.opcode.startswith("bra")
                 at[taken] = self.program.labels[end.operands[0]] if jumps else DONE
+
+    def _met(self, wait: Line, which: Array) -> None:
+        """Threads go on, because those for whom they wait have come."""
 
     def _ready(self, wait: Line, here: Array, at: Array) -> Array:
         """Whether all whom a thread waits for have come."""

@@ -9,10 +9,11 @@ from numba import cuda, float64, int64
 from numba.cuda.cudadrv.error import NvvmSupportError
 from numba.cuda.cudadrv.nvvm import NVVM
 
-from benchmarks import gpu
+from benchmarks import gpu, mse_kernel
 from benchmarks.static import kernels, memory, model, ptx, sass, table
 from benchmarks.static.arithmetic import KINDS, fused, high_product, operation
 from benchmarks.static.program import Program, Refused
+from benchmarks.static.races import Races
 from simulations.engines.runs import cuda as runs
 from simulations.engines.runs.trajectory import starts
 from tests.support import laws
@@ -299,6 +300,34 @@ def test_compiled_gradients_of_one_shape_are_the_cpu_engine_s(nvvm, arms, size, 
     assert many.kernel is gradients.warps.kernel
     here = one.measure("cpu", quantities, seed=3, first=FAR, replications=COUNT)
     laws.same_sums(sums, here, one, quantities)
+
+
+def launches():
+    """Kernels of every kind, each in a launch of several rounds."""
+    block = Replications(3, FAR, COUNT, OWN)
+    for name in ("shared", "dense, each prompt once"):
+        one = cell(*CELLS[name])
+        quantities = laws.quantities_for(one.group_size)[::5]
+        yield name, gradients.launch_of(one, quantities, Replications(3, FAR, COUNT))[0]
+    asked = [SquaredError(Estimator("grpo"))]
+    many = Replications(3, FAR, 10 * COUNT, OWN)
+    yield "one prompt", gradients.launch_of(mse_kernel.Case(10, 16).cell, asked, many)[0]
+    trajectory = path("epochs of two steps", laws.ESTIMATORS[0], 12)
+    yield "runs", runs.launch_of(trajectory, block, starts(trajectory, block), OWN)
+
+
+def test_barriers_separate_what_threads_share(nvvm):
+    """Numbers alone would not show a barrier that is missing."""
+    with kernels.no_card(HOPPER):
+        for name, launch in launches():
+            made = kernels.compiled(launch.kernel, kernels.types_of(launch), HOPPER)
+            assert kernels.executed(launch, made.program, Races).racing.size == 0, name
+            for barrier in ("bar.sync", "bar.warp.sync"):
+                lines = made.text.splitlines()
+                left = [line for line in lines if not line.strip().startswith(barrier)]
+                racing = kernels.executed(launch, Program("\n".join(left)), Races).racing
+                # Threads of a run share their tables alone.
+                assert len(racing) > 0 or (name, barrier) == ("runs", "bar.warp.sync")
 
 
 @pytest.mark.parametrize("whole", [COUNT, OWN], ids=["roomy", "built in"])
