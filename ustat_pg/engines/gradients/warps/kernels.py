@@ -9,6 +9,9 @@ Team t of thread block b takes the replications (round · blocks + b) · teams +
 its teams in order. So no result depends on the number of thread blocks that run at once. All lanes of a warp
 run all steps, also those without a replication or a prompt, which add nothing.
 
+The functions of a warp call the shape n, the places of tables p, what is asked a, the tables t, and the
+thread's position ``at``; ``own`` is the size of a group, or 0 for lanes without a prompt.
+
 A kernel is compiled for a :class:`Shape`. Its numbers are arguments or constants; constants are
 faster, but each shape needs a new compilation (:func:`built_in`).
 """
