@@ -12,6 +12,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -72,6 +73,7 @@ def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     lock = Lock()
 
+    @wraps(function)
     def alone(*arguments: Any) -> Any:
         with lock:
             collects = gc.isenabled()
