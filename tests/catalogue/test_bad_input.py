@@ -1,5 +1,6 @@
 """Files that hold no options: each gets one line, exit code 2, and no time to speak of."""
 
+import gc
 import json
 import os
 import time
@@ -94,6 +95,14 @@ NOTEBOOKS = {
 }
 
 PLACES = ("a folder", "a pipe", "a device", "a loop of links", "nothing")
+
+
+@pytest.fixture(autouse=True)
+def _own_garbage():
+    """What other tests have left is not searched for garbage in these tests' time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -24,7 +24,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -215,11 +217,18 @@ def load_verifier(name: str | Verifier) -> Verifier:
     return function
 
 
+class _AsItIs(SourceFileLoader):
+    """A loader that reads a file as it is: bytecode that is kept may be of the same second, and older."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _module(name: str) -> Any:
     if name.endswith(".py"):
         # The path separates two files with the same name, and a file from a module with its name.
         path = str(Path(name).resolve())
-        spec = importlib.util.spec_from_file_location(path, path)
+        spec = importlib.util.spec_from_file_location(path, path, loader=_AsItIs(path, path))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -346,7 +347,9 @@ def from_file(file, **columns):
     return task_of(verifier=load_verifier(f"{file}:reward"), **columns)
 
 
-def test_a_changed_verifier_verifies_again(small, tmp_path, rows, store):
+def test_a_changed_verifier_verifies_again(small, tmp_path, rows, store, monkeypatch):
+    """Within the same second too, in which Python would take the bytecode that it has kept."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = tmp_path / "rewards.py"
     file.write_text(VERIFIER.format(parity=0))
     first = sample(small, from_file(file, answer="2"), 4, store=store)
