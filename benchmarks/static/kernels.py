@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from threading import local
 from time import process_time
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 from numba import cuda
@@ -99,10 +99,9 @@ def compiled(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -
     return Compiled(text, seconds, capability, kernel.targetoptions.get("max_registers"))
 
 
-T = TypeVar("T", bound=Execution)
-
-
-def executed(launch: Launch, program: Program, how: type[T] = Execution, **options: Any) -> T:  # type: ignore[assignment]
+def executed(
+    launch: Launch, program: Program, how: type[Execution] = Execution, **options: Any
+) -> Any:
     """A launch on the executor; what it writes is in its arguments."""
     parameters = packed(launch, types_of(launch))
     return how(program, parameters, launch.blocks, launch.threads, launch.shared, **options)
