@@ -201,7 +201,7 @@ def weights(machine: Machine, counts: Mapping[int, int], opcodes: Mapping[int, s
             if kind is not None and re.match(kind, opcode(instruction)):
                 copies[line][b] += 1
                 sure.add(line)
-    equations: Counter[tuple[tuple[tuple[int, int], ...], int]] = Counter()
+    equations: dict[tuple[tuple[tuple[int, int], ...], int], float] = defaultdict(float)
     for line, each in copies.items():
         if line not in opcodes:
             continue
@@ -211,7 +211,7 @@ def weights(machine: Machine, counts: Mapping[int, int], opcodes: Mapping[int, s
         else:
             row = tuple((b, 1) for b in each)
             weight = float(sizes[line]) if len(row) == 1 else 1e-2
-        equations[row, counts.get(line, 0)] += weight  # type: ignore[assignment]
+        equations[row, counts.get(line, 0)] += weight
     n, m = len(machine.blocks), len(equations)
     rows, columns, values, right, cost = [], [], [], [], []
     for i, ((row, count), weight) in enumerate(equations.items()):
@@ -229,11 +229,11 @@ def weights(machine: Machine, counts: Mapping[int, int], opcodes: Mapping[int, s
     return [float(value) for value in found.x[:n]]
 
 
-def issued(machine: Machine, weight: list[float]) -> Counter[str]:
+def issued(machine: Machine, weight: list[float]) -> dict[str, float]:
     """Instructions that warps issued, by class."""
-    by_class: Counter[str] = Counter()
+    by_class: dict[str, float] = defaultdict(float)
     for block, times in zip(machine.blocks, weight, strict=True):
         for _, instruction in block:
             name = opcode(instruction).split(".")[0]
-            by_class[_CLASS.get(name, "integer")] += times  # type: ignore[assignment]
+            by_class[_CLASS.get(name, "integer")] += times
     return by_class

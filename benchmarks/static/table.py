@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import timeit
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -96,7 +95,7 @@ def cost(case: Case, device: Device) -> Cost:
         done = executed(launch, made.program, which=which)
         prepared = host(case)
     units = case.units * len(which) / launch.blocks / 32
-    by_class: Counter[str] = Counter()
+    by_class: dict[str, float] = {}
     if code.blocks:
         by_class = issued(code, weights(code, done.counts, made.program.opcodes))
     each = {name: value / units for name, value in sorted(by_class.items())}
